@@ -37,7 +37,7 @@ from soak_measures import MIB, Series, family, is_bad, of_process, on_disk, shar
 from soak_run import LOG_PARTS, run_all
 
 from headway.core import events as ev
-from headway.core.written_events import as_event, written_kind
+from headway.core.events_written_events import as_event, written_kind
 from headway.runs import log_file, samples
 from headway.runs import sinks_json_lines as json_lines
 from headway.runs import sinks_spacing as spacing

@@ -20,7 +20,7 @@ import numpy as np
 from headway import launching
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.order import READY, OnStale
+from headway.core.rules_order import READY, OnStale
 from headway.core.types import SAMPLES, Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs import files_run_files as run_files
 from headway.runs import launch_session as session

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from headway.core.ledger import Ledger
-from headway.core.order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.rules import MaxLead
+from headway.core.rules_order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.types import Phase
 from headway.simulate.branched_shape import Branched, BranchedResult, Faults, Network
 from headway.simulate.branches import BranchedRun, Watcher

@@ -17,8 +17,8 @@ from hash_chain_stations import COLLECTORS, SAMPLES, SECOND, Nature
 
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinator.settings_line_settings import LineSettings
-from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import OLDEST, READY, OnStale, window
 from headway.core.types import Ticket
 from headway.runtimes.virtual import Fault
 from headway.tools.simulate.workloads import COLLECTING, Constant, Duration, Exponential, Lognormal, unit

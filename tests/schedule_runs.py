@@ -42,7 +42,7 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.scaling import CollectorChange, ScaleRefused
 from headway.coordinator.settings import Settings
-from headway.core.order import OnStale
+from headway.core.rules_order import OnStale
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.runs.log_file import Mark
 from headway.runtimes.virtual import Deadlock, Virtual

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from headway.coordinator.run_result import RunResult
     from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
     from headway.coordinator.settings_line_settings import LineSettings
-    from headway.core.order import OLDEST, READY, OnStale, Order, window
     from headway.core.protocols import CannotGoOn, Placement
     from headway.core.rules import ReplayRatio
+    from headway.core.rules_order import OLDEST, READY, OnStale, Order, window
     from headway.core.types import Batch, DropReason, LearnReport, Rollout, Score, Snapshot, Span, Ticket
     from headway.runs.launch_background import Run
     from headway.runs.launch_of_functions import run
@@ -57,7 +57,7 @@ _HOMES = {
     "headway.coordinator.roles": ("LineStations", "Stations"),
     "headway.coordinator.settings": ("Deadlines", "Plan", "Retries", "Settings"),
     "headway.coordinator.activities_waits": ("Stalled",),
-    "headway.core.order": ("OLDEST", "READY", "OnStale", "Order", "window"),
+    "headway.core.rules_order": ("OLDEST", "READY", "OnStale", "Order", "window"),
     "headway.core.protocols": ("CannotGoOn", "Placement"),
     "headway.core.rules": ("ReplayRatio",),
     "headway.core.types": ("Batch", "DropReason", "LearnReport", "Rollout", "Score", "Snapshot", "Span", "Ticket"),

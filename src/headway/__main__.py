@@ -14,7 +14,7 @@ import time
 from typing import NoReturn
 
 from headway.cli import main
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
 
 GRACE_S = 10.0
 """How long threads that are left at the end of a command may take to end by themselves."""

@@ -14,7 +14,7 @@ from headway.cli.report import write_report
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.settings import Plan, Settings
 from headway.coordinator.settings_line_settings import LineSettings
-from headway.core.order import READY, OnStale
+from headway.core.rules_order import READY, OnStale
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.virtual import Virtual
 from headway.testing.two_lines import SECOND, two_line_stations

@@ -17,8 +17,8 @@ from headway.coordinator.rerun import replay
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Settings
-from headway.core.order import READY, OnStale
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY, OnStale
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

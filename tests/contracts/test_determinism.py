@@ -13,8 +13,8 @@ from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.rerun import ReplayError, replay
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Settings
-from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY, OnStale, parse_order
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime

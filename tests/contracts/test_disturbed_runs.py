@@ -15,8 +15,8 @@ from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.rerun import replay
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Retries, Settings
-from headway.core.order import OLDEST, OnStale, Order, window
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import OLDEST, OnStale, Order, window
 from headway.runtimes.virtual import Fault, Virtual, Workload
 from headway.testing.auditor import audit
 from headway.tools.simulate.workloads import Constant, Exponential, Lognormal, SteadyWorkload

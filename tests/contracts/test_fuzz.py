@@ -23,13 +23,13 @@ from headway.coordinator.scaling import Scaling
 from headway.coordinator.settings import Settings
 from headway.coordinator.tickets_flights import Flights
 from headway.coordinator.tickets_ticket_queue import TicketQueue
-from headway.core import choosing as choosing_module
-from headway.core.choosing import Choice, Chooser
+from headway.core import ledger_choosing as choosing_module
 from headway.core.ledger import Ledger
-from headway.core.live_tickets import Entry
-from headway.core.order import Expiry
+from headway.core.ledger_choosing import Choice, Chooser
+from headway.core.ledger_live_tickets import Entry
+from headway.core.ledger_seat_plan import SeatPlan
 from headway.core.rules import Budget, Bytes, Capacity, MaxLead, ReplayRatio
-from headway.core.seat_plan import SeatPlan
+from headway.core.rules_order import Expiry
 from headway.core.types import Batch, DropReason, Phase, Ticket
 from headway.testing.auditor import RULES
 

@@ -24,8 +24,8 @@ from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinator.tickets_flights import Flights
-from headway.core.order import READY, OnStale, window
 from headway.core.protocols import Runtime
+from headway.core.rules_order import READY, OnStale, window
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

@@ -30,8 +30,8 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.order import READY
 from headway.core.protocols import Runtime
+from headway.core.rules_order import READY
 from headway.core.types import Rollout, Snapshot, Span, Ticket
 from headway.runs.console_run_status import look_at
 from headway.runs.event_log import MemoryRecorder

@@ -20,9 +20,9 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Retries, Settings
-from headway.core.order import OLDEST, READY
 from headway.core.protocols import PayloadLost, RoleDied
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import OLDEST, READY
 from headway.core.types import Rollout, Snapshot, Ticket, carriers, map_payloads
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

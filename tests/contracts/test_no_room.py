@@ -11,8 +11,8 @@ from log_totals import audit
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.settings import Deadlines, Plan, Settings
-from headway.core.order import READY
 from headway.core.protocols import NoRoom
+from headway.core.rules_order import READY
 from headway.core.types import Batch, Rollout
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint

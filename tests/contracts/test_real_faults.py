@@ -18,7 +18,7 @@ from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Settings
-from headway.core.order import READY
+from headway.core.rules_order import READY
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.processes import Processes

@@ -22,8 +22,8 @@ from headway.coordinator.checkpoint import CheckpointError, CheckpointStore
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Settings
-from headway.core.order import READY
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY
 from headway.runs.event_log import EventLog, read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder

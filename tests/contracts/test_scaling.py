@@ -18,8 +18,8 @@ from headway.coordinator.rerun import replay
 from headway.coordinator.saving import check_same_run, with_number_in_force
 from headway.coordinator.scaling import MOST, ScaleRefused
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.order import READY
 from headway.core.protocols import Runtime
+from headway.core.rules_order import READY
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Fault, Virtual

@@ -12,9 +12,9 @@ from headway.coordinator.collecting import NOT_BEGUN
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Plan, Retries, Settings
-from headway.core.opaque import RoleAnswer
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
+from headway.core.types_opaque import RoleAnswer
 from headway.runs.config import RunConfig
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.build import build_runtime

@@ -21,9 +21,9 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.order import READY
 from headway.core.protocols import Runtime
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.replay.with_replay import WithReplay
 from headway.runs.event_log import EventLog, MemoryRecorder, read_events

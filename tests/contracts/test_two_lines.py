@@ -27,12 +27,12 @@ from headway.coordinator.rerun import ReplayError, replay
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Retries, Settings
 from headway.coordinator.settings_line_settings import LineSettings
+from headway.core.events_written_events import as_event
 from headway.core.history import RunHistory
-from headway.core.order import READY, OnStale
 from headway.core.protocols import PayloadLost, Runtime
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY, OnStale
 from headway.core.types import Batch, Ticket
-from headway.core.written_events import as_event
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.files_run_summary import statistics_rows
 from headway.runs.fingerprint import fingerprint

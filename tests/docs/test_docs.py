@@ -30,8 +30,8 @@ from headway.cli.demo import demo
 from headway.cli.words import read_options
 from headway.coordinator.facade import AsyncTrainingCoordinator
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
+from headway.core.events_written_events import KINDS, WRITTEN
 from headway.core.types import DropReason, Rollout
-from headway.core.written_events import KINDS, WRITTEN
 from headway.runs.config import RunConfig, read_values
 from headway.runs.launch_of_functions import KEYWORDS
 from headway.runs.recipes_package import RECIPES, load_recipe

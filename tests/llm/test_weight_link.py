@@ -18,8 +18,8 @@ import pytest
 import torch
 from waiting import patient, wait_until
 
-from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, carriers, map_payloads
+from headway.core.types_lent import Lent, LentLost, taken
 from headway.llm.weights.connection_weight_pair import BYTES, GLOO, NCCL, End, choose_backend
 from headway.llm.weights.connection_weight_wire import LinkBroken
 from headway.llm.weights.receiver_weight_layout import BucketLayout, checksum

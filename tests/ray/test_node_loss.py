@@ -19,8 +19,8 @@ from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Plan, Settings
-from headway.core.order import READY
 from headway.core.protocols import PayloadLost, Placement, Role, RoleDied, RoleLate
+from headway.core.rules_order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.ray_actors import RayActors

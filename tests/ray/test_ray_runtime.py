@@ -30,8 +30,8 @@ from headway.coordinator.rerun import replay
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Settings
-from headway.core.order import READY
 from headway.core.protocols import Placement, Role, RoleDied, RoleLate, RoleRaised, Runtime
+from headway.core.rules_order import READY
 from headway.core.types import Batch, Rollout, Snapshot
 from headway.ppo import recipe_ppo as ppo
 from headway.ppo.recipe_ppo import PPOConfig

@@ -9,8 +9,8 @@ import pytest
 
 from headway.cli import main
 from headway.core.events import Unknown
+from headway.core.events_written_events import as_event
 from headway.core.history import RunHistory
-from headway.core.written_events import as_event
 from headway.runs.event_log import read_events
 from headway.runs.folder import RunFolder
 from headway.runs.metrics import Metrics

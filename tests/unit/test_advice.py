@@ -13,8 +13,8 @@ from virtual_runs import record, story_of
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Retries
 from headway.core.history_records import FinishedUpdate
-from headway.core.order import READY, OnStale, parse_order
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY, OnStale, parse_order
 from headway.tools.report.advice import Finding, advise, bottleneck, without_findings
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.recorded_run_story_records import LEARNER, Story

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.choosing import Choice
 from headway.core.ledger import Ledger
-from headway.core.live_tickets import LedgerError
-from headway.core.order import OLDEST, READY, Expiry, OnStale, Order, window
+from headway.core.ledger_choosing import Choice
+from headway.core.ledger_live_tickets import LedgerError
 from headway.core.rules import AllOf, Bytes, MaxLead, Tally
+from headway.core.rules_order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.types import DropReason, Phase, size_of
 
 stable = settings(max_examples=80, deadline=None, derandomize=True)

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import headway
 from headway.cli import main
 from headway.core.events import Alarmed
+from headway.core.events_written_events import written
 from headway.core.types import Ticket
-from headway.core.written_events import written
 from headway.runs.config import ConfigError, RunConfig, read_values
 from headway.runs.event_log import read_events
 from headway.runs.metrics import MEANINGS

@@ -18,8 +18,8 @@ from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Retries
-from headway.core.order import READY, OnStale, window
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import READY, OnStale, window
 from headway.runtimes.virtual import Workload
 from headway.testing import (
     audit_admission,
@@ -366,7 +366,7 @@ def test_the_auditor_shares_no_code_with_what_it_audits() -> None:
         imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     others = imported - {module.__name__ for module in own}
     known = {"__future__", "math", "collections", "collections.abc", "dataclasses", "typing"}
-    events = {"headway.core", "headway.core.events", "headway.core.written_events"}
+    events = {"headway.core", "headway.core.events", "headway.core.events_written_events"}
     assert others - events == known, "besides the types of events"
 
 

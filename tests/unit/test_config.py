@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import Field, ValidationError
 
-from headway.core.order import READY
+from headway.core.rules_order import READY
 from headway.runs.config import ConfigError, RunConfig, read_values, without
 from headway.runs.files_run_files import with_absolute_paths
 from headway.runs.folder import RunFolder, read_config

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from waiting import patient, wait_until
 
 from headway.core.events import Opened
-from headway.core.written_events import KINDS, written
+from headway.core.events_written_events import KINDS, written
 from headway.runs.event_log import EventLog, InBackground, MemoryRecorder, event_of, line_of, read_events
 from headway.runs.log_file import LogFile, Mark
 from headway.runs.log_parts import closed_parts, crc_before, cut, go_on_at, lines_from, log_size

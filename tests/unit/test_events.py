@@ -9,7 +9,7 @@ import pytest
 
 from headway.core import events
 from headway.core.events import Event, Landed, Opened, RunBegan, Unknown
-from headway.core.written_events import KINDS, WRITTEN, read_event, written
+from headway.core.events_written_events import KINDS, WRITTEN, read_event, written
 from headway.runs.event_log import event_of
 
 EXAMPLES: dict[type[Any], Any] = {float: 1.5, int: 3, str: "x", bool: True}

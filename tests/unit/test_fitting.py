@@ -16,8 +16,8 @@ from virtual_runs import record
 
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.roles import Stations
-from headway.core.order import OnStale, parse_order
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import OnStale, parse_order
 from headway.core.types import Rollout, Snapshot, Ticket
 from headway.runs.bandit import FunctionsConfig, stations
 from headway.runs.event_log import MemoryRecorder

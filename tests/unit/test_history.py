@@ -32,8 +32,8 @@ from headway.core.events import (
     UpdateBegan,
     Updated,
 )
+from headway.core.events_written_events import read_event, written
 from headway.core.history import RunHistory
-from headway.core.written_events import read_event, written
 from headway.runs.metrics import Metrics, load_metrics, metrics_of
 from headway.testing.auditor import Terms, audit
 from headway.tools.report.recorded_run_run_history import tell

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.lead import AutoLead, FixedLead, Interval, Lead, starting_lead
+from headway.core.rules_lead import AutoLead, FixedLead, Interval, Lead, starting_lead
 
 stable = settings(max_examples=200, deadline=None, derandomize=True)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway.core.ledger import Ledger
-from headway.core.order import OLDEST, Expiry, OnStale
 from headway.core.rules import MaxLead
+from headway.core.rules_order import OLDEST, Expiry, OnStale
 from headway.core.types import DropReason, State, Ticket
 from headway.simulate.branched_shape import Faults, Network
 from headway.simulate.branches import BranchedRun

@@ -26,13 +26,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from headway.core.choosing import WAIT, Choice
 from headway.core.ledger import Ledger
+from headway.core.ledger_choosing import WAIT, Choice
 from headway.core.ledger_counts import LedgerStatistics
+from headway.core.ledger_live_tickets import LedgerError
 from headway.core.ledger_terms import check_expiry
-from headway.core.live_tickets import LedgerError
-from headway.core.order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.rules import AllOf, Budget, Capacity, MaxLead
+from headway.core.rules_order import OLDEST, READY, Expiry, OnStale, Order, window
 from headway.core.types import DropReason, Phase, Span, Ticket, derive_seed
 
 stable = settings(max_examples=60, deadline=None, derandomize=True)

@@ -15,8 +15,8 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Retries, Settings
-from headway.core.lent import Lent, LentLost, taken
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+from headway.core.types_lent import Lent, LentLost, taken
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.inline import Inline
 from headway.runtimes.threads import Threads

@@ -20,10 +20,10 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.order import OLDEST, READY, OnStale, window
+from headway.core.events_written_events import read_event
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import OLDEST, READY, OnStale, window
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
-from headway.core.written_events import read_event
 from headway.runs.event_log import read_events
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch

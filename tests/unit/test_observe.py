@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from waiting import patient
 
-from headway.observe.statistics import WIDTH, seconds, side_by_side, statistics_block
+from headway.core.text_statistics import WIDTH, seconds, side_by_side, statistics_block
 from headway.runs.console import RoleStatus, Status, StatusDisplay
 from headway.runs.event_log import EventLog, MemoryRecorder, NoRecorder, PrintingRecorder, read_events
 from headway.runs.fingerprint import fingerprint

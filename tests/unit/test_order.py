@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.order import OLDEST, READY, Expiry, OnStale, Order, parse_order, required_by_age, window
+from headway.core.rules_order import OLDEST, READY, Expiry, OnStale, Order, parse_order, required_by_age, window
 
 stable = settings(max_examples=400, deadline=None, derandomize=True)
 

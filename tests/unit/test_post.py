@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from headway.coordinator.collectors_lanes import Post
 from headway.coordinator.tickets_ticket_queue import TicketQueue
 from headway.core.ledger import Ledger
-from headway.core.naming import seat_name
 from headway.core.protocols import Role
 from headway.core.rules import MaxLead
+from headway.core.text_naming import seat_name
 from headway.core.types import Ticket
 
 stable = settings(max_examples=300, deadline=None, derandomize=True)

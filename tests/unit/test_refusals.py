@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from system_limits import file_size_limit, no_descriptor_left
 
+from headway.core.os_errors import refusal
 from headway.core.protocols import explain
-from headway.core.refusals import refusal
 
 
 def caught(wrong: Callable[[], object]) -> BaseException:
@@ -63,7 +63,7 @@ def test_no_memory_is_said_in_words() -> None:
 NO_THREADS = """
 import resource, threading
 from pathlib import Path
-from headway.core.refusals import refusal
+from headway.core.os_errors import refusal
 pages = int(Path("/proc/self/statm").read_text().split()[0])
 threading.stack_size(1 << 30)
 resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (1 << 29), resource.RLIM_INFINITY))

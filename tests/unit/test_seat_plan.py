@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from headway.core.ledger import Ledger
-from headway.core.naming import place_of, seat_name, seats_of
+from headway.core.ledger_seat_plan import SeatPlan
 from headway.core.rules import MaxLead
-from headway.core.seat_plan import SeatPlan
+from headway.core.text_naming import place_of, seat_name, seats_of
 
 
 @given(some.integers(1, 6), some.integers(1, 4), some.integers(0, 12))

@@ -23,7 +23,7 @@ from waiting import patient, wait_until
 
 from headway.cli import main
 from headway.cli.output import say
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
 from headway.runs.folder import RunFolder
 from headway.runs.local_server_strangers import MOST_STRANGERS, Strangers
 from headway.runs.prometheus_sink import PrometheusSink

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.lead import AutoLead, FixedLead
-from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import MaxLead, ReplayRatio
+from headway.core.rules_lead import AutoLead, FixedLead
+from headway.core.rules_order import OLDEST, READY, OnStale, window
 
 PLAN = Plan(updates=10)
 

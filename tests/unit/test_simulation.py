@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Plan, Settings
-from headway.core.order import READY
+from headway.core.rules_order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Span, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.virtual import Fault, Virtual

@@ -28,8 +28,8 @@ from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.order import OLDEST, READY, OnStale, window
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import OLDEST, READY, OnStale, window
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs.console import duration
 from headway.runs.event_log import MemoryRecorder, read_events

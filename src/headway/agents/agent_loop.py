@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
 
-from headway.core.one_line import in_a_line
+from headway.core.text_one_line import in_a_line
 
 CLOSE_S = 5.0
 

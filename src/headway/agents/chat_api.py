@@ -19,9 +19,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from headway.core.naming import unknown
-from headway.core.one_line import shortened
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import shortened
+from headway.core.types_opaque import JsonObject
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles of messages, and what chat templates call them."""

@@ -29,8 +29,8 @@ from headway.agents.env import (
     checked_text,
     in_unicode,
 )
-from headway.core.one_line import in_a_line
-from headway.core.opaque import JsonObject
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import JsonObject
 
 T = TypeVar("T")
 TO_PROCESSES = "it seeds the random generator that all threads of a process share; step it in processes(N)"

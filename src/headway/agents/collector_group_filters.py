@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from headway.core.one_line import in_a_line
+from headway.core.text_one_line import in_a_line
 from headway.llm.rollouts_episode import Episodes
 from headway.runs.user_code_user_functions import load_function
 

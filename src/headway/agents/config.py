@@ -12,7 +12,7 @@ from headway.agents.endpoint_player_endpoint_episodes import load_agent
 from headway.agents.episodes_episode_loop import EpisodeLimits
 from headway.agents.loading import env_options
 from headway.agents.stepping import StepDeadlines, parse_where
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.llm.config import LanguageModelConfig
 from headway.llm.train.advantages import GAE
 from headway.llm.train.grpo_settings import GRPOSettings

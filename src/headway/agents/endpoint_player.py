@@ -43,8 +43,8 @@ from headway.agents.episodes_episode_player import (
     seed_of_turn,
 )
 from headway.agents.episodes_episode_threads import EpisodeThreads
-from headway.core.one_line import in_a_line
 from headway.core.protocols import CannotGoOn
+from headway.core.text_one_line import in_a_line
 from headway.core.types import derive_seed
 from headway.llm.engine.protocol_engine import Aborted, Engine, Reply, Sampling, Session
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from headway.agents.chat_api import Refused, chunks, completion, model_list, read_request
 from headway.agents.endpoint import AgentRun, Endpoint
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.local_server_strangers import Strangers, hang_up
 from headway.runs.local_server_this_machine import NAMES, is_of_this_machine
 

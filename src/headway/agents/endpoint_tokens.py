@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from headway.agents.chat_api import ChatMessage, Refused
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.llm.model.conversation import Chat, Conversation
 from headway.llm.model.loading_models import find_template
 from headway.llm.model.types import ModelError, Tokenizer

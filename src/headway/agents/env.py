@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, SupportsFloat, SupportsIndex, cast
 
-from headway.core.one_line import shortened
-from headway.core.opaque import JsonObject
+from headway.core.text_one_line import shortened
 from headway.core.types import MAX_REWARD
+from headway.core.types_opaque import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import traceback
 
 from headway.agents.checked_env_checked_game import CheckedGame
 from headway.agents.env import BadEnvironment, EnvFactory, EnvironmentLost
-from headway.core.one_line import in_a_line
+from headway.core.text_one_line import in_a_line
 from headway.runtimes.child_process_channel import Channel
 from headway.runtimes.child_process_in_child import begin
 from headway.runtimes.child_process_sent_code import unpack_function

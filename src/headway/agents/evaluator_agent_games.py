@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from headway.core.opaque import Weights
 from headway.core.types import Score, Snapshot
+from headway.core.types_opaque import Weights
 from headway.llm.rollouts_episode import ENDS
 from headway.llm.rollouts_transcript import Transcript
 

@@ -10,11 +10,11 @@ from headway.agents.collector_agent_episodes import is_held_out
 from headway.agents.episodes_episode_loop import EpisodeLimits
 from headway.agents.episodes_episode_player import GroupPlan, GroupPlayer
 from headway.agents.episodes_episode_threads import EpisodeThreads
-from headway.core.opaque import Weights
+from headway.core.text_messages import to_stderr
 from headway.core.types import derive_seed
+from headway.core.types_opaque import Weights
 from headway.llm.engine.protocol_engine import Sampling
 from headway.llm.rollouts_transcript import Transcript
-from headway.observe.messages import to_stderr
 
 
 class HeldOutGames:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from headway.agents.env import AgentEnv, Step, checked_step, checked_text, is_success
-from headway.core.naming import unknown
-from headway.core.opaque import UserFunction
+from headway.core.text_naming import unknown
 from headway.core.types import derive_seed
+from headway.core.types_opaque import UserFunction
 
 TextPlayer = Callable[[str], str]
 """Replies to what the environment said last."""

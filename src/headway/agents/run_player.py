@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.cli.words import UsageError
-from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
+from headway.core.types_opaque import SettingValue
 from headway.llm.engine.protocol_engine import Reply, Sampling, Session
 from headway.runs.folder import RunFolder
 

@@ -26,7 +26,7 @@ from headway.agents.env import BadEnvironment, EnvFactory, EnvFacts, Environment
 from headway.agents.stepping_in_processes import SteppingInProcesses
 from headway.agents.stepping_in_this_thread import SteppingHere
 from headway.agents.stepping_in_threads import SteppingInThreads
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 KINDS = {
     "here": "in the thread of the episode, one after another",

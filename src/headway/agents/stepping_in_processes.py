@@ -29,8 +29,8 @@ from headway.agents.checked_env_places import Places
 from headway.agents.checked_env_step_watch import StepWatch
 from headway.agents.env import BadEnvironment, EnvFactory, EnvironmentLost
 from headway.agents.env_worker import BAD, LOST, MAKE, Answer
-from headway.core.one_line import in_a_line
-from headway.core.refusals import refusal
+from headway.core.os_errors import refusal
+from headway.core.text_one_line import in_a_line
 from headway.runtimes.child_process_channel import Channel, HungUp
 from headway.runtimes.child_process_child import Child, python_command, thread_limits
 from headway.runtimes.child_process_sent_code import pack_function

@@ -24,7 +24,7 @@ from headway.agents.checked_env_open_game import CLOSED, OpenGame, no_turn, too_
 from headway.agents.checked_env_places import Places
 from headway.agents.checked_env_step_watch import StepWatch
 from headway.agents.env import EnvFactory, EnvironmentLost
-from headway.core.refusals import refusal
+from headway.core.os_errors import refusal
 
 if TYPE_CHECKING:
     from headway.agents.stepping import StepDeadlines

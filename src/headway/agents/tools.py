@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from headway.agents.env import BadEnvironment, EnvironmentLost
-from headway.core.one_line import in_a_line, shortened
-from headway.core.opaque import JsonObject, UserFunction
+from headway.core.text_one_line import in_a_line, shortened
+from headway.core.types_opaque import JsonObject, UserFunction
 
 NAMES: dict[type, str] = {
     str: "string",

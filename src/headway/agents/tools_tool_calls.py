@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from headway.agents.tools import BadCall, Tool
-from headway.core.naming import unknown
-from headway.core.one_line import shortened
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import shortened
 
 FORMATS = ("json", "template", "text")
 ANSWER = "answer"

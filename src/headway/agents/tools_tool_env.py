@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from headway.agents.env import BadEnvironment, Step
 from headway.agents.tools import BadCall, Tool, make_tool
 from headway.agents.tools_tool_calls import ANSWER, FORMATS, FinalAnswer, ToolCall, instructions, read_reply
-from headway.core.naming import unknown
-from headway.core.opaque import UserFunction
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import UserFunction
 
 MAX_CALLS = 4
 """So many calls of one reply are done; a policy that writes more of them is told so."""

@@ -17,10 +17,10 @@ from headway.coordinator.activities_waits import Stalled
 from headway.coordinator.checkpoint import CheckpointError
 from headway.coordinator.rerun import ReplayError
 from headway.coordinator.role_calls import RunFailed
-from headway.core.naming import unknown
-from headway.core.one_line import said
-from headway.core.refusals import refusal
-from headway.observe.messages import to_stderr
+from headway.core.os_errors import refusal
+from headway.core.text_messages import to_stderr
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import said
 
 COMMANDS = {
     "demo": "trains CartPole without and with a lead, side by side",

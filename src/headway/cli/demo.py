@@ -12,10 +12,10 @@ from headway.cli.output import say
 from headway.cli.words import UsageError, read_options
 from headway.coordinator.roles import LEARNER, Stations
 from headway.coordinator.run_result import RunResult
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import unknown
+from headway.core.text_statistics import side_by_side
 from headway.core.types import Snapshot, Ticket, derive_seed
-from headway.observe.statistics import side_by_side
+from headway.core.types_opaque import JsonObject
 from headway.runs.bandit import FunctionsConfig
 from headway.runs.bandit import stations as toy_stations
 from headway.runs.config import RunConfig

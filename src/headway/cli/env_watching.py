@@ -14,8 +14,8 @@ from rich.console import Console
 
 from headway.agents.loading import load_env
 from headway.cli.words import UsageError
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder
 
 NOTHING, BY_ITSELF = "none", "auto"

@@ -13,8 +13,8 @@ from headway.cli.lightzero import read_file
 from headway.cli.output import print_table, say
 from headway.cli.recipe_help import assignments
 from headway.cli.words import UsageError, any_value, config_file, read_options, scalar
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.runs.config import RunConfig, defaults_of, in_our_words, read_values
 from headway.runs.recipes_package import RECIPES, load_recipe
 from headway.text_games.loading_story_defaults import story_defaults

@@ -13,8 +13,8 @@ from pathlib import Path
 from headway.cli.output import say
 from headway.cli.words import UsageError, one_run, read_options
 from headway.coordinator.checkpoint_best_weights import LAST
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import JsonObject
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder
 from headway.runs.recipes_loading import load

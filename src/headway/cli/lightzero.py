@@ -23,9 +23,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.starting import start
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import SettingValue
 from headway.runs.folder import RunFolder, read_config
 from headway.runs.recipes_package import load_recipe
 from headway.tools.names.lightzero import RECIPES

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from headway.core.one_line import visible
+from headway.core.text_one_line import visible
 from headway.runs.console import Terminal
 
 OUT = Terminal(highlight=False, soft_wrap=True, emoji=False)  # `textworld:cooking:` is a name

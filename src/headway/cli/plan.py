@@ -46,8 +46,8 @@ from headway.cli.output import say
 from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
 from headway.cli.words import UsageError, read_options
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.llm.memory.model_shapes import find_shape
 from headway.llm.memory.planned_run import PlannedRun, line_about_pages, places_apart, places_together, tree_tokens
 from headway.llm.memory.planned_run_fit_report import Place

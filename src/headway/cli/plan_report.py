@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from headway.cli.output import print_table, say
 from headway.cli.words import UsageError
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.memory.planned_run import PlannedRun, line_about_pages
 from headway.llm.memory.planned_run_fit_report import Place, table_rows
 from headway.llm.memory.remedies import Remedy, is_refused

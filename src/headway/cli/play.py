@@ -24,8 +24,8 @@ from headway.agents.run_player import RunPlayer
 from headway.cli import output
 from headway.cli.story_telling import tell_story
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.text_games.loading import STORY_NAMES, is_story, load_story
 
 COLORLINES = "colorlines"

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from headway.cli.output import print_table, say
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.runs.config import RunConfig
 from headway.runs.recipes_package import Recipe
 

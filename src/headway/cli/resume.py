@@ -14,7 +14,7 @@ from headway.cli.starting import launch_recipe, show_memory
 from headway.cli.sweep import resume as resume_sweep
 from headway.cli.words import UsageError, read_options
 from headway.coordinator.checkpoint import CheckpointStore
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.config import RunConfig, read_values, understand
 from headway.runs.folder import RunFolder
 from headway.runs.launch_signals import answered_without_a_coordinator

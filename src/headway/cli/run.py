@@ -17,7 +17,7 @@ from headway.cli.starting import start
 from headway.cli.words import UsageError, config_file, read_options
 from headway.coordinator.rerun import replay
 from headway.coordinator.roles import Stations
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.runs.config import read_values
 from headway.runs.event_log import read_events
 from headway.runs.fingerprint import fingerprint

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from headway.cli import output
 from headway.cli.words import UsageError, one_run, read_options, whole_numbers
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.observe.sample_view import show
 from headway.runs.folder import RunFolder
 from headway.runs.samples import EVAL, TRAIN, choose, read_samples

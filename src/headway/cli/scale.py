@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headway.cli.output import say
 from headway.cli.words import UsageError, read_options
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.runs.folder import RunFolder
 from headway.runs.requests import ask_to_scale
 from headway.tools.sweep.grid_folder import SweepFolder

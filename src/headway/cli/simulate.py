@@ -44,8 +44,8 @@ from typing import Any, Literal
 
 from headway.cli.simulate_tables import print_outcomes
 from headway.cli.words import UsageError, read_options
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.report.what_if_fitting import fit
 from headway.tools.simulate.cluster import Cluster

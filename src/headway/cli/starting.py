@@ -14,11 +14,11 @@ from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
+from headway.core.os_errors import refusal
 from headway.core.protocols import RoleRaised
-from headway.core.refusals import refusal
+from headway.core.text_messages import to_stderr
+from headway.core.text_statistics import statistics_block
 from headway.llm.memory.planned_run_fit_report import table_rows
-from headway.observe.messages import to_stderr
-from headway.observe.statistics import statistics_block
 from headway.runs.config import RunConfig, read_values, understand
 from headway.runs.files_recording import Recording
 from headway.runs.files_run_summary import statistics_rows

@@ -26,8 +26,8 @@ from headway.cli.lightzero import read_file
 from headway.cli.output import say
 from headway.cli.sweep_table import SweepTable, print_results
 from headway.cli.words import UsageError, read_options
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.recipes_package import RECIPES, Recipe, load_recipe
 from headway.tools.sweep.grid import Grid, plan_runs, read_axis, read_seeds
 from headway.tools.sweep.grid_folder import SweepFolder

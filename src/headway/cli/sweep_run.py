@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runtimes.child_process_channel import Frame
 from headway.runtimes.child_process_in_child import begin
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.cli.output import OUT, print_table, say
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.console import duration
 from headway.runs.parsed_json import parsed
 from headway.tools.sweep.grid import SweepRun

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headway.cli.output import say
 from headway.cli.words import UsageError, one_run, read_options
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.runs.folder import RunFolder
 from headway.tools.report.timeline_trace import write_trace
 

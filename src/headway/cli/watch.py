@@ -23,8 +23,8 @@ from headway.cli import output
 from headway.cli.output import say
 from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
 from headway.coordinator.checkpoint_best_weights import LAST
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder
 from headway.runs.recipes_package import load_recipe
 

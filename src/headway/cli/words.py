@@ -9,8 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 
 
 class UsageError(ValueError):

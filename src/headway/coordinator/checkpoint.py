@@ -25,9 +25,9 @@ from typing import TypeVar
 
 from headway.coordinator.state_files_saved_beside import LentFiles, SavedBeside
 from headway.coordinator.state_files_whole_files import flush_folder, written_beside
-from headway.core.naming import unknown
-from headway.core.opaque import JsonObject, SavedState, Weights
+from headway.core.text_naming import unknown
 from headway.core.types import Rollout, Score, State
+from headway.core.types_opaque import JsonObject, SavedState, Weights
 
 FORMAT = 3
 LAST = "last"

@@ -19,9 +19,9 @@ from pathlib import Path
 from headway.coordinator.checkpoint import LAST as LAST
 from headway.coordinator.checkpoint import CheckpointError, CheckpointStore, RunState, make_folder
 from headway.coordinator.state_files_whole_files import written_beside
-from headway.core.lent import taken
-from headway.core.opaque import JsonObject, Weights
 from headway.core.types import Score, Snapshot
+from headway.core.types_lent import taken
+from headway.core.types_opaque import JsonObject, Weights
 
 FORMAT = 1
 FILE = "best.weights"

@@ -27,8 +27,8 @@ from headway.coordinator.run_result_control import RunControl
 from headway.coordinator.tickets_flights import Flights
 from headway.core.events import BegunAnew
 from headway.core.protocols import NoRoom, PayloadLost, RoleError, RoleRaised, SendsCalls
+from headway.core.text_messages import to_stderr
 from headway.core.types import HEALTH, Rollout, Snapshot, Ticket, anew_seed
-from headway.observe.messages import to_stderr
 
 ROOM_S = 1.0
 """How long a collector whose rollout had no room waits before it collects it again."""

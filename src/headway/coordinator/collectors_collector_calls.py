@@ -17,9 +17,9 @@ from headway.coordinator.collectors_lanes import Post
 from headway.coordinator.collectors_posts import Posts
 from headway.coordinator.role_calls import RoleCalls, RunFailed
 from headway.coordinator.roles import EVALUATOR, LEARNER, Together, Traits
-from headway.core.opaque import SavedState
 from headway.core.protocols import RoleDied, RoleError, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.core.types_opaque import SavedState
 
 
 class CollectorCalls:

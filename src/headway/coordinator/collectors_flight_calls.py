@@ -26,9 +26,9 @@ from functools import partial
 from headway.coordinator.collectors_lanes import Post
 from headway.coordinator.role_calls import RoleCalls
 from headway.coordinator.roles import LEARNER
-from headway.core.opaque import RoleAnswer
 from headway.core.protocols import RoleError, RoleLate
 from headway.core.types import Snapshot, Ticket
+from headway.core.types_opaque import RoleAnswer
 
 ASKED_EVERY_S = 5.0
 """How often a collector is asked what it does, while a ticket has been in flight for longer than that."""

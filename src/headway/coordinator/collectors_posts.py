@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from headway.coordinator.collectors_lanes import Post
 from headway.coordinator.roles import collector_name
 from headway.coordinator.settings import Settings
-from headway.core.naming import place_of, seat_name, seats_of
+from headway.core.text_naming import place_of, seat_name, seats_of
 
 
 class Posts:

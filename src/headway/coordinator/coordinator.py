@@ -47,10 +47,10 @@ from headway.coordinator.scaling import CollectorChange
 from headway.coordinator.settings import Settings
 from headway.core.events import Ended, EvaluationAbandoned, Failed, RoleBusy, RoleWaits, RunBegan, Stopped
 from headway.core.ledger import Ledger
-from headway.core.naming import learner_name
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.os_errors import refusal
 from headway.core.protocols import RoleError, RoleRaised, Runtime
-from headway.core.refusals import refusal
+from headway.core.text_naming import learner_name
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.event_log import Recorder
 from headway.runs.samples import SampleLog
 

@@ -30,8 +30,8 @@ from headway.coordinator.facade_background_threads import BackgroundThreads
 from headway.coordinator.facade_batches import Batches, CollectFailed
 from headway.coordinator.facade_coroutines import CoroutineCalls, is_coroutine_function, refuse_coroutine
 from headway.coordinator.facade_times import SteeredLead
+from headway.core.text_statistics import seconds, statistics_block
 from headway.core.types import Score
-from headway.observe.statistics import seconds, statistics_block
 
 __all__ = ["AsyncTrainingCoordinator", "CollectFailed", "EvalFailed", "statistics_rows"]
 

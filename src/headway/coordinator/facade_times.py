@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from headway.core.lead import AutoLead, FixedLead, Interval, Lead, starting_lead
 from headway.core.ledger import Ledger
 from headway.core.rules import MaxLead
+from headway.core.rules_lead import AutoLead, FixedLead, Interval, Lead, starting_lead
 
 LOOK_EVERY = 8  # trained batches between two looks of the auto lead
 

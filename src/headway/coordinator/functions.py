@@ -17,8 +17,8 @@ from dataclasses import replace
 from functools import partial
 
 from headway.coordinator.roles import Stations
-from headway.core.opaque import Payload, SavedState, Weights
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+from headway.core.types_opaque import Payload, SavedState, Weights
 
 CollectFunction = Callable[[Weights, Ticket], Payload]
 TrainFunction = Callable[[Weights, list[Payload]], object]

@@ -25,8 +25,8 @@ from typing import TypeVar
 from headway.coordinator.activities_waits import Board
 from headway.coordinator.role_calls import RunFailed
 from headway.coordinator.role_calls_learner_calls import LearnerCalls
-from headway.core.opaque import CoroutineOf, Payload, SavedState
 from headway.core.types import Batch, LearnReport, Rollout
+from headway.core.types_opaque import CoroutineOf, Payload, SavedState
 
 T = TypeVar("T")
 

@@ -22,11 +22,11 @@ from headway.coordinator.role_calls import RoleCalls, RunFailed
 from headway.coordinator.roles import STATISTICS
 from headway.coordinator.run_result_control import RunControl
 from headway.coordinator.tickets_flights import Flights
-from headway.core.choosing import WAIT
 from headway.core.events import Inserted
-from headway.core.opaque import JsonObject, SavedState
+from headway.core.ledger_choosing import WAIT
 from headway.core.protocols import PayloadLost
 from headway.core.types import MEASURES, Batch, LearnReport, Snapshot
+from headway.core.types_opaque import JsonObject, SavedState
 
 Learned = tuple[LearnReport, Snapshot | None, str]
 

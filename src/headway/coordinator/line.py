@@ -16,9 +16,9 @@ from headway.coordinator.publishing import Publishing
 from headway.coordinator.role_calls import RoleCalls
 from headway.coordinator.role_calls_learner_calls import LearnerCalls
 from headway.coordinator.run_result import LineResult
-from headway.core.live_tickets import LedgerError
-from headway.core.opaque import JsonObject, Weights
+from headway.core.ledger_live_tickets import LedgerError
 from headway.core.types import Phase, Ticket
+from headway.core.types_opaque import JsonObject, Weights
 
 
 class Line:

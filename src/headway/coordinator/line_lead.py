@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from headway.coordinator.activities_waits import Board
 from headway.coordinator.settings_line_settings import LineSettings
-from headway.core.lead import Interval
 from headway.core.rules import MaxLead
+from headway.core.rules_lead import Interval
 from headway.core.types import State
 
 

@@ -14,10 +14,10 @@ from headway.coordinator.publishing_snapshots import HeldSnapshots
 from headway.coordinator.role_calls import RoleCalls, RunFailed
 from headway.coordinator.role_calls_learner_calls import LearnerCalls
 from headway.core.events import Published, Restaged
-from headway.core.lent import Lent, LentLost
-from headway.core.opaque import Weights
 from headway.core.protocols import PayloadLost
 from headway.core.types import Snapshot
+from headway.core.types_lent import Lent, LentLost
+from headway.core.types_opaque import Weights
 
 FolderFor = Callable[[int], str]
 """Where files of a version may be written: a folder that is not there yet."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from headway.core.opaque import Payload
 from headway.core.types import Snapshot
+from headway.core.types_opaque import Payload
 
 
 class HeldSnapshots:

@@ -35,9 +35,9 @@ from headway.coordinator.rerun_stations import Replayed as Replayed
 from headway.coordinator.rerun_stations import ReplayError as ReplayError
 from headway.coordinator.roles import ReanalyzerRole, Stations
 from headway.core import events as ev
-from headway.core.opaque import SettingValue
+from headway.core.events_written_events import as_event, written_kind
 from headway.core.types import Rollout, Snapshot
-from headway.core.written_events import as_event, written_kind
+from headway.core.types_opaque import SettingValue
 
 StationsFor = Callable[[Mapping[str, SettingValue] | None], Stations]
 

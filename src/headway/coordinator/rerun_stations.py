@@ -16,9 +16,9 @@ from headway.coordinator.collectors_applying import versions_of
 from headway.coordinator.collectors_lanes import Versions
 from headway.coordinator.roles import CollectorRole, LearnerRole, ReplayRole, Stations
 from headway.core import events as ev
-from headway.core.lent import Lent, taken
-from headway.core.naming import place_of
+from headway.core.text_naming import place_of
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, anew_seed, derive_seed
+from headway.core.types_lent import Lent, taken
 
 FIRST_LINE = ""
 

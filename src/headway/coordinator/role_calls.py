@@ -21,9 +21,9 @@ from headway.coordinator.roles import EVALUATOR, REANALYZER
 from headway.coordinator.run_result_evaluations import evaluation_seed
 from headway.coordinator.settings import Settings
 from headway.core.events import Moved, PublishRetried, Restarted
-from headway.core.opaque import RoleAnswer
 from headway.core.protocols import GivesNotice, Reserves, Role, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Rollout, Score, Snapshot
+from headway.core.types_opaque import RoleAnswer
 
 
 class RunFailed(RuntimeError):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from headway.coordinator.role_calls import RoleCalls, RunFailed
 from headway.coordinator.roles import REANALYZER, replay_name
 from headway.core.events import Drawn
-from headway.core.naming import learner_name
-from headway.core.opaque import RoleAnswer, SavedState
 from headway.core.protocols import RoleRaised
+from headway.core.text_naming import learner_name
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot
+from headway.core.types_opaque import RoleAnswer, SavedState
 
 
 class LearnerCalls:

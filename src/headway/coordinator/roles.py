@@ -14,9 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from headway.core.naming import learner_name
-from headway.core.one_line import said
-from headway.core.opaque import SavedState
 from headway.core.protocols import (
     BeginsAnew,
     Collector,
@@ -37,7 +34,10 @@ from headway.core.protocols import (
     Tells,
     explain,
 )
+from headway.core.text_naming import learner_name
+from headway.core.text_one_line import said
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, size_of
+from headway.core.types_opaque import SavedState
 
 DEFAULT_PLACEMENT = Placement()
 

@@ -9,8 +9,8 @@ from headway.coordinator.activities_waits import TimeSpent
 from headway.coordinator.run_result_control import INTERRUPTED
 from headway.coordinator.settings import Settings
 from headway.core.ledger_counts import LedgerStatistics
-from headway.core.opaque import Weights
 from headway.core.types import Score
+from headway.core.types_opaque import Weights
 
 
 @dataclass(frozen=True, slots=True)

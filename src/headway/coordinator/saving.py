@@ -26,10 +26,10 @@ from headway.coordinator.settings import Settings
 from headway.coordinator.state_files_saved_beside import SavedSoon
 from headway.coordinator.tickets_flights import Flights
 from headway.core.events import Resumed, Saved, SaveSkipped
-from headway.core.opaque import SavedState, Weights
-from headway.core.order import OnStale
 from headway.core.protocols import PayloadLost
+from headway.core.rules_order import OnStale
 from headway.core.types import Snapshot, State
+from headway.core.types_opaque import SavedState, Weights
 from headway.runs.log_file import Mark
 
 LOG_WITHIN_S = 10.0

@@ -27,8 +27,8 @@ from headway.coordinator.role_calls import RoleCalls
 from headway.coordinator.roles import Stations, publisher_name
 from headway.coordinator.run_result_control import RunControl
 from headway.core.events import Left, Scaled
-from headway.core.naming import place_of
 from headway.core.protocols import EndsRoles, RoleError
+from headway.core.text_naming import place_of
 
 MOST = 100_000
 """More collectors than anybody means."""

@@ -14,9 +14,9 @@ from typing import Literal
 
 from headway.coordinator.settings_line_settings import LineSettings, require
 from headway.core.ledger import Ledger
-from headway.core.opaque import JsonObject
-from headway.core.order import OnStale
 from headway.core.rules import AllOf, Budget, Bytes, Capacity, MaxLead, Rule
+from headway.core.rules_order import OnStale
+from headway.core.types_opaque import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

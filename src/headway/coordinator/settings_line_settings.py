@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.core.lead import AutoLead, FixedLead, Lead, starting_lead
 from headway.core.ledger_terms import check_expiry
-from headway.core.opaque import JsonObject
-from headway.core.order import OLDEST, Expiry, OnStale, Order
 from headway.core.rules import Bytes, Capacity, MaxLead, ReplayRatio
+from headway.core.rules_lead import AutoLead, FixedLead, Lead, starting_lead
+from headway.core.rules_order import OLDEST, Expiry, OnStale, Order
+from headway.core.types_opaque import JsonObject
 
 
 def require(condition: bool, message: str) -> None:

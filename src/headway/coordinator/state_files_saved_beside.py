@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from headway.core.lent import Lent, LentLost
-from headway.core.opaque import SavedState
+from headway.core.types_lent import Lent, LentLost
+from headway.core.types_opaque import SavedState
 
 
 @dataclass(frozen=True, slots=True)

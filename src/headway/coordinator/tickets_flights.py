@@ -25,9 +25,9 @@ from headway.coordinator.tickets_dispatch import Dispatch
 from headway.coordinator.tickets_joined_snapshots import JoinedSnapshots
 from headway.coordinator.tickets_ticket_queue import TicketQueue
 from headway.core.events import Dropped, Landed, Lost, Opened, Reissued, Requeued, Settled, Started
-from headway.core.live_tickets import LedgerError
-from headway.core.order import OnStale
+from headway.core.ledger_live_tickets import LedgerError
 from headway.core.protocols import PayloadLost
+from headway.core.rules_order import OnStale
 from headway.core.types import Batch, DropReason, Phase, Rollout, Snapshot, Span, Ticket, map_payloads
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from headway.coordinator.tickets_idle_seats import IdleSeats
-from headway.core.naming import place_of
+from headway.core.text_naming import place_of
 from headway.core.types import Ticket
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 
 Metrics = Mapping[str, Any]
 

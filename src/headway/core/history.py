@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.events_written_events import as_event
+from headway.core.history_line_history import LineHistory, LineListener
 from headway.core.history_records import IN_FLIGHT, OPEN, Evaluation, RoleInterval, RunSession
-from headway.core.line_history import LineHistory, LineListener
-from headway.core.role_history import RoleHistory
-from headway.core.written_events import as_event
+from headway.core.history_role_history import RoleHistory
 
 FIRST_LINE = ""
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 
 OPEN, IN_FLIGHT, READY, TAKEN = range(4)
 PHASES = ("open", "in flight", "ready", "taken")

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from headway.core.choosing import Choice, Chooser
+from headway.core.ledger_choosing import Choice, Chooser
 from headway.core.ledger_counts import LedgerCounts, LedgerStatistics
+from headway.core.ledger_live_tickets import Entry, LedgerError, LiveTickets
+from headway.core.ledger_seat_plan import SeatPlan
 from headway.core.ledger_terms import LedgerTerms
-from headway.core.live_tickets import Entry, LedgerError, LiveTickets
-from headway.core.order import OLDEST, Expiry, OnStale, Order
 from headway.core.rules import Rule, Tally
-from headway.core.seat_plan import SeatPlan
+from headway.core.rules_order import OLDEST, Expiry, OnStale, Order
 from headway.core.types import DropReason, Phase, Span, State, Ticket, derive_seed
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.core.order import Expiry, Order
 from headway.core.rules import MaxLead
+from headway.core.rules_order import Expiry, Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
 from headway.coordinator.state_files_saved_beside import SavedBeside
-from headway.core.one_line import said
-from headway.core.opaque import CoroutineOf, Payload, RoleAnswer, SavedState, Station, Weights
-from headway.core.refusals import limit_reached
+from headway.core.os_errors import limit_reached
+from headway.core.text_one_line import said
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
+from headway.core.types_opaque import CoroutineOf, Payload, RoleAnswer, SavedState, Station, Weights
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.core.lent import Lent
-from headway.core.opaque import Payload, RoleAnswer
+from headway.core.types_lent import Lent
+from headway.core.types_opaque import Payload, RoleAnswer
 
 
 class Phase(enum.Enum):

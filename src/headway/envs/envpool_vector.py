@@ -25,7 +25,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.envs.gymnasium_vector import EnvVector, Info, Space
 
 _FILTERS = threading.Lock()  # the filters of warnings belong to the process

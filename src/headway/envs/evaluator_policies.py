@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 
 
 class BestActions(Protocol):

@@ -23,8 +23,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from headway.core.naming import unknown
-from headway.core.one_line import first_line, in_a_line
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import first_line, in_a_line
 from headway.envs.gymnasium_vector_brightness import BRIGHTEST
 from headway.runs.user_code_user_functions import import_from_here
 

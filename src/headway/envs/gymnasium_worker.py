@@ -16,7 +16,7 @@ import traceback
 import cloudpickle
 import numpy as np
 
-from headway.core.one_line import said
+from headway.core.text_one_line import said
 from headway.envs.gymnasium_vector import Info, as_features_of_one, wrong_shape
 from headway.envs.gymnasium_workers_gymnasium_rows import (
     ARRIVED,

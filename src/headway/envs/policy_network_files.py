@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.coordinator.state_files_whole_files import written_beside
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 
 @dataclass(frozen=True, slots=True)

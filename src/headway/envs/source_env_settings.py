@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.envs.source_env_source import EnvSource
 from headway.runs.config_shared_settings import SettingsGroup
 from headway.runs.user_code_named_classes import anywhere

@@ -25,9 +25,9 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
-from headway.core.opaque import SettingValue, UserFunction
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import SettingValue, UserFunction
 from headway.envs import envpool_vector
 from headway.envs.atari import NAMES as ATARI_NAMES
 from headway.envs.atari import AtariOptions, is_atari

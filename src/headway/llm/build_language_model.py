@@ -8,8 +8,8 @@ from typing import Protocol
 
 import torch
 
-from headway.core.opaque import JsonObject
 from headway.core.protocols import Learner, Placement
+from headway.core.types_opaque import JsonObject
 from headway.llm.build_trained_models import (
     TrainsAModel,
     device_of,

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.engine.protocol_engine import EngineError
 from headway.llm.train.grpo_settings import GRPOSettings
 from headway.ranks.settings import ShardedConfig

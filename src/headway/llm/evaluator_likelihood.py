@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.lent import taken
 from headway.core.protocols import Evaluator
 from headway.core.types import Score, Snapshot
+from headway.core.types_lent import taken
 from headway.llm.model.types import CausalModel, NamedWeights
 from headway.llm.rollouts_episode import Episodes
 from headway.llm.train.heads import CHUNK, logit_transform_of, model_logits

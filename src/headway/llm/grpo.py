@@ -18,6 +18,7 @@ from pathlib import Path
 
 from headway.coordinator.checkpoint_best_weights import Kept
 from headway.coordinator.roles import Stations
+from headway.core.text_messages import to_stderr
 from headway.llm.build_language_model import build_engine, check_engine, check_model, learner_of
 from headway.llm.build_trained_models import export_model, with_gpus
 from headway.llm.collector import GroupCollector, GroupSettings
@@ -32,7 +33,6 @@ from headway.llm.prompts import Encoder, build_task, fitting_task
 from headway.llm.tasks.rewards import overlong_penalty
 from headway.llm.tasks.tasks import Generated, Task
 from headway.llm.train.grpo_learner_learner import GRPOLearner
-from headway.observe.messages import to_stderr
 from headway.runs.recipes_package import Exported
 
 __all__ = ["CONFIG", "GRPOConfig", "build_engine", "export", "load_policy", "memory", "stations"]

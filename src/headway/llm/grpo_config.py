@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from headway.coordinator.settings import Settings
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.config import ComparisonSettings, LanguageModelConfig
 from headway.llm.grpo_config_reward_settings import RewardSettings
 from headway.llm.prompts import build_task, fitting_task

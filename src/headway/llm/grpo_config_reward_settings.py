@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.llm.tasks.reward_functions import MODEL
 from headway.llm.tasks.reward_pool import PoolSettings
 from headway.runs.config_shared_settings import SettingsGroup

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.llm.grpo import GRPOConfig, export, memory, stations
 from headway.runs.config import with_defaults
 

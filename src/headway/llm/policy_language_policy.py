@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.engine.protocol_engine import Engine, Request, Sampling
 from headway.llm.model.types import CausalModel, Tokenizer
 from headway.runs.recipes_facts import Facts

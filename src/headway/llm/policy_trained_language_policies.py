@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 
 from headway.coordinator.checkpoint_best_weights import Kept
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.build_trained_models import TrainsAModel, device_of, frozen_model
 from headway.llm.engine.protocol_engine import Sampling
 from headway.llm.model.conversation import Conversation

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from headway.core.opaque import Payload
 from headway.core.types import Rollout, Span
+from headway.core.types_opaque import Payload
 
 PART = "reward_"
 """What the names of a reward's other numbers began with in those dictionaries, and what they begin with in metrics."""

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from headway.coordinator.settings import Settings
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.llm.config import ChatSettings, LanguageModelSettings, MemorySettings
 from headway.llm.train.imitation_settings import ImitationSettings
 from headway.ranks.settings import ShardedConfig

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from headway.agents.env import AgentEnv
 from headway.agents.loading import load_env
 from headway.agents.players import EXPERT, RANDOM, player_of
-from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
+from headway.core.types_opaque import SettingValue
 from headway.llm.model.conversation import Conversation
 from headway.llm.rollouts_episode import Episodes
 from headway.llm.sft_episodes_recorded_episodes import (

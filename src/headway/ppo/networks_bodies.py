@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.envs.gymnasium_vector import Spec
 
 NetworkName = Literal["auto", "mlp", "small", "nature", "impala", "conv"]

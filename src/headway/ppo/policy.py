@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 from headway.envs.gymnasium_vector import Continuous, Spec
 from headway.envs.input_scale import brightness
 from headway.ppo.mlp_step import MLPStep, is_tanh_tower

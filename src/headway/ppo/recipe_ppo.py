@@ -21,9 +21,9 @@ from pydantic import Field, field_validator, model_validator
 
 from headway.coordinator.checkpoint_best_weights import Kept
 from headway.coordinator.roles import Stations
-from headway.core.opaque import SettingValue
 from headway.core.protocols import Collector
 from headway.core.types import derive_seed
+from headway.core.types_opaque import SettingValue
 from headway.envs.atari import NAMES as ATARI_NAMES
 from headway.envs.atari import is_atari
 from headway.envs.envpool_vector import is_game_of_atari

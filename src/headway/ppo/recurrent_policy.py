@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.envs.gymnasium_vector import Continuous, Spec
 from headway.ppo.networks_bodies import NetworkName, begin_weights, make_body, tower
 from headway.ppo.networks_memory_cells import CELLS, Memory

@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headway.core.opaque import Weights
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.core.types_opaque import Weights
 from headway.envs.gymnasium_vector import Spec, as_features, describe, legal_actions, refuse_misfits, to_environment
 from headway.envs.resumable import Carried, can_be_carried, refuse_nan
 from headway.ppo.segments_reward_scale import RewardScale, RewardSigns

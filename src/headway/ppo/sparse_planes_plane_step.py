@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.ppo import mlp_kernels
 from headway.ppo import sparse_planes_plane_kernels as plane_kernels
 from headway.ppo.mlp_flat import Adam

@@ -30,10 +30,10 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from headway.coordinator.state_files_saved_beside import SavedBeside, SavedSoon
-from headway.core.one_line import said
-from headway.core.opaque import RoleAnswer, SavedState, Station, Weights
 from headway.core.protocols import Learner, explain
+from headway.core.text_one_line import said
 from headway.core.types import Batch, LearnReport
+from headway.core.types_opaque import RoleAnswer, SavedState, Station, Weights
 from headway.ranks.rank import Backend, Device, Meeting, Rank, RanksBroken
 from headway.ranks.rank_torch_groups import find_store, open_store
 from headway.runs.fingerprint import fingerprint

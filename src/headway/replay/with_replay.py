@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headway.core.opaque import Weights
 from headway.core.protocols import Learner, OffersTargets, SharedReplay
 from headway.core.types import Batch, LearnReport, Rollout, State
+from headway.core.types_opaque import Weights
 
 
 class WithReplay:

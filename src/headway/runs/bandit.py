@@ -18,8 +18,8 @@ from pydantic import Field
 
 from headway.coordinator.functions import stations_from_functions
 from headway.coordinator.roles import Stations
-from headway.core.opaque import Payload
 from headway.core.types import Rollout, Ticket
+from headway.core.types_opaque import Payload
 from headway.runs.config import RunConfig, with_defaults
 
 Weights = dict[str, np.ndarray]

@@ -19,9 +19,9 @@ import yaml
 from pydantic import BaseModel, ValidationError, model_validator
 
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
-from headway.core.opaque import SettingValue
-from headway.core.order import OnStale, parse_order
 from headway.core.protocols import Runtime
+from headway.core.rules_order import OnStale, parse_order
+from headway.core.types_opaque import SettingValue
 from headway.runs.config_shared_settings import (
     AsynchronySettings,
     FaultSettings,

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.runs.folder import check_name
 from headway.runs.log_file import LOG_LIMIT_MB, wrong_log_limit
 from headway.runs.monitor import load_monitor

@@ -29,8 +29,8 @@ from rich.table import Table
 from rich.text import Text
 
 from headway.coordinator.activities import WAITS, in_words, were_in_words
-from headway.core.one_line import shortened, visible
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
+from headway.core.text_one_line import shortened, visible
 from headway.runs.console_notebook_cells import replaceable_text
 from headway.runs.log_file import TextLog
 from headway.tools.report.recorded_run_story_records import role_order

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.line import Line
 from headway.coordinator.run_result import RunResult
-from headway.core.opaque import CoroutineOf
+from headway.core.types_opaque import CoroutineOf
 from headway.runs import console_episodes_in_words as episodes_in_words
 from headway.runs.console import REFRESH_S, LineStatus, RoleStatus, Status
 from headway.runs.monitor_alarms import Alarms

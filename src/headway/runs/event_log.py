@@ -26,9 +26,9 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from headway.core.events import Event, PartBegan, RunBegan, Unknown
-from headway.core.opaque import JsonObject
-from headway.core.written_events import written
-from headway.observe.messages import Say, to_stderr
+from headway.core.events_written_events import written
+from headway.core.text_messages import Say, to_stderr
+from headway.core.types_opaque import JsonObject
 from headway.runs.log_file import PART_BYTES, Compressed, LogFile, Mark
 from headway.runs.log_parts import lines_from
 from headway.runs.metrics_line_metrics import as_number

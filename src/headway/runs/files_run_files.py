@@ -21,10 +21,10 @@ from headway.coordinator.checkpoint_best_weights import FILE, BestWeights
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.saving import check_same_run, with_number_in_force
 from headway.coordinator.settings import Settings
-from headway.core.opaque import SettingValue
-from headway.core.refusals import refusal
-from headway.core.written_events import as_event
-from headway.observe.messages import to_stderr
+from headway.core.events_written_events import as_event
+from headway.core.os_errors import refusal
+from headway.core.text_messages import to_stderr
+from headway.core.types_opaque import SettingValue
 from headway.runs.event_log import EventLog, read_events
 from headway.runs.files_recording import Recording
 from headway.runs.files_run_summary import summary_of

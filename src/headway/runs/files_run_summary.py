@@ -5,11 +5,11 @@ from __future__ import annotations
 from headway.coordinator.roles import LEARNER
 from headway.coordinator.run_result import LineResult, RunResult
 from headway.core.ledger_counts import LedgerStatistics
-from headway.core.naming import learner_name
-from headway.core.opaque import JsonObject
 from headway.core.rules import slots_for
+from headway.core.text_naming import learner_name
+from headway.core.text_statistics import seconds
 from headway.core.types import CUT_EPISODES
-from headway.observe.statistics import seconds
+from headway.core.types_opaque import JsonObject
 from headway.runs.fingerprint import fingerprint
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.role_calls import RunFailed
-from headway.core.refusals import refusal
+from headway.core.os_errors import refusal
 
 
 class SystemFailed(RunFailed):

@@ -34,7 +34,7 @@ from pathlib import Path
 import yaml
 
 from headway.coordinator.state_files_whole_files import flush_folder, write_whole
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.parsed_json import parsed
 
 NO_LOCKS_HERE = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EBADF)

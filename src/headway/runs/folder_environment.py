@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 
 PACKAGES = ("headway", "numpy", "torch", "numba", "gymnasium", "ray", "transformers", "vllm", "pydantic")
 

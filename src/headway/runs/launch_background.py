@@ -28,8 +28,8 @@ from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.run_result_control import INTERRUPTED
 from headway.coordinator.scaling import CollectorChange, ScaleRefused
+from headway.core.text_messages import to_stderr
 from headway.core.types import Score
-from headway.observe.messages import to_stderr
 from headway.runs.console import Status
 from headway.runs.console_run_status import status_of
 from headway.runs.folder import RunFolder

@@ -13,9 +13,9 @@ from headway.coordinator.functions import CollectFunction, EvaluateFunction, Tra
 from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Plan, Settings
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue, Weights
-from headway.core.order import parse_on_stale, parse_order
+from headway.core.rules_order import parse_on_stale, parse_order
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue, Weights
 from headway.runs.files_recording import Recording
 from headway.runs.folder import RunFolder
 from headway.runs.launch_background import Run

@@ -17,9 +17,9 @@ from headway.coordinator.roles import Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.run_result_control import INTERRUPTED
 from headway.coordinator.settings import Settings
-from headway.core.opaque import CoroutineOf, SettingValue
 from headway.core.protocols import Runtime
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
+from headway.core.types_opaque import CoroutineOf, SettingValue
 from headway.runs.console import StatusDisplay
 from headway.runs.console_run_status import LatestStatus, look_at, look_by_the_clock
 from headway.runs.event_log import EventSink, NoRecorder, PrintingRecorder, Recorder

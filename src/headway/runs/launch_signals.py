@@ -17,7 +17,7 @@ from types import FrameType
 
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.run_result_control import INTERRUPTED
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
 
 
 @contextmanager

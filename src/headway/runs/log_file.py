@@ -25,7 +25,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Protocol
 
-from headway.observe.messages import Say, to_stderr
+from headway.core.text_messages import Say, to_stderr
 from headway.runs.log_parts import (
     KNOWN_BY_BYTES,
     begin_of_last_part,

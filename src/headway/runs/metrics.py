@@ -24,10 +24,10 @@ from typing import Any
 
 from headway.coordinator.activities import BETWEEN, CAUSES
 from headway.core import events as ev
+from headway.core.events_written_events import as_event
 from headway.core.history import FIRST_LINE, RunHistory, RunListener
 from headway.core.history_records import Evaluation, RunSession, settings_of_line
-from headway.core.naming import learner_name
-from headway.core.written_events import as_event
+from headway.core.text_naming import learner_name
 from headway.runs.metrics_line_metrics import LineMetrics, as_number, place
 from headway.runs.metrics_metric_names import ALIASES as ALIASES
 from headway.runs.metrics_metric_names import MEANINGS as MEANINGS

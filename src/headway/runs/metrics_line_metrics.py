@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headway.core.history_line_history import LineHistory, LineListener
 from headway.core.history_records import READY, FinishedUpdate, TicketLife, Version
-from headway.core.line_history import LineHistory, LineListener
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.runs.metrics_metric_names import MEANINGS
 
 COUNTED = ("opened", "landed", "taken", "learned", "reissued", "requeued", "lost")

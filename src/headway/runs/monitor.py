@@ -18,9 +18,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from headway.core.one_line import in_a_line, shortened
-from headway.core.opaque import SettingValue, UserFunction
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
+from headway.core.text_one_line import in_a_line, shortened
+from headway.core.types_opaque import SettingValue, UserFunction
 from headway.runs.log_worker import Worker
 from headway.runs.user_code_user_functions import find_function, load_function
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.core.events import Alarmed
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.run_result import RunResult
-from headway.core.opaque import CoroutineOf, JsonObject
+from headway.core.types_opaque import CoroutineOf, JsonObject
 from headway.runs.log_file import TextLog
 from headway.runs.monitor import MonitorThread, Statistics
 

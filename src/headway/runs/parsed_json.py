@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 
 
 def parsed(text: str | bytes) -> SettingValue:

@@ -12,9 +12,9 @@ from typing import Any
 
 from headway.coordinator.checkpoint_best_weights import Kept
 from headway.coordinator.roles import Stations
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import SettingValue
 from headway.llm.memory.remedies import MemoryReport
 
 RECIPES = {

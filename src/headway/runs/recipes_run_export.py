@@ -17,8 +17,8 @@ import yaml
 
 from headway.coordinator.checkpoint_best_weights import BEST, LAST, BestWeights, Kept, kept_weights
 from headway.coordinator.state_files_whole_files import written_beside
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.runs.config import RunConfig, defaults_of, read_values
 from headway.runs.folder import RunFolder
 from headway.runs.recipes_package import EXPORTED, Exported, Recipe, load_recipe

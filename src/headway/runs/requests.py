@@ -25,8 +25,8 @@ from pathlib import Path
 from headway.coordinator.activities_waits import Stalled
 from headway.coordinator.coordinator import Coordinator
 from headway.coordinator.scaling import CollectorChange, ScaleRefused
-from headway.core.opaque import JsonObject
-from headway.observe.messages import to_stderr
+from headway.core.text_messages import to_stderr
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder
 from headway.runs.folder_environment import process_is_alive
 from headway.runs.parsed_json import parsed

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from headway.coordinator.state_files_whole_files import written_beside
-from headway.core.one_line import visible
-from headway.core.opaque import JsonObject
+from headway.core.text_messages import Say, to_stderr
+from headway.core.text_one_line import visible
 from headway.core.types import SAMPLES, Batch, Score
-from headway.observe.messages import Say, to_stderr
+from headway.core.types_opaque import JsonObject
 from headway.runs.log_worker import Worker
 from headway.runs.parsed_json import parsed
 

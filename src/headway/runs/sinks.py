@@ -22,9 +22,9 @@ from types import TracebackType
 from typing import Protocol
 
 from headway.core.events import Looked, Unknown
-from headway.core.one_line import said
-from headway.core.opaque import JsonObject
-from headway.observe.messages import Say, to_stderr
+from headway.core.text_messages import Say, to_stderr
+from headway.core.text_one_line import said
+from headway.core.types_opaque import JsonObject
 from headway.runs.event_log import Brief, EventSink, InBackground
 from headway.runs.log_file import Mark
 from headway.runs.log_worker import Worker

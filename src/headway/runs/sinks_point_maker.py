@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Sequence
 
 from headway.core.events import Event, Looked
-from headway.observe.messages import Say
+from headway.core.text_messages import Say
 from headway.runs.event_log import Brief, EventSink, event_of
 from headway.runs.log_file import Mark
 from headway.runs.metrics import Metrics, Point, with_aliases

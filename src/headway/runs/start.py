@@ -12,7 +12,7 @@ from typing import Any
 from headway.coordinator.checkpoint_best_weights import BEST, LAST, BestWeights
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Settings
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.runs import launch_of_functions as of_functions
 from headway.runs.config import ConfigError, RunConfig, read_values
 from headway.runs.files_recording import Recording

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue, UserFunction
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue, UserFunction
 from headway.runs.user_code_user_functions import load_place
 
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
-from headway.core.opaque import UserFunction
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import UserFunction
 
 
 def load_function(spec: str, what: str, arguments: Sequence[str], *, by_name: bool) -> UserFunction:

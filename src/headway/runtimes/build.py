@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
 from headway.core.protocols import Runtime
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 
 RUNTIMES = ("inline", "threads", "processes", "ray")
 

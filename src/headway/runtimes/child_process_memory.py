@@ -9,7 +9,7 @@ import struct
 import sys
 import tempfile
 
-from headway.core.opaque import Payload
+from headway.core.types_opaque import Payload
 
 ALIGNMENT = 64
 

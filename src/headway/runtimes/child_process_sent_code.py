@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing import spawn
 
-from headway.core.opaque import UserFunction
+from headway.core.types_opaque import UserFunction
 
 
 def pack_function(function: Callable[..., object], name: str) -> bytes:

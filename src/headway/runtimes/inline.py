@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from headway.core.opaque import CoroutineOf, RoleAnswer, Station
 from headway.core.protocols import Role, RoleLate, RoleRaised
+from headway.core.types_opaque import CoroutineOf, RoleAnswer, Station
 from headway.runtimes.inline_freeze import PlainPayloads, freeze
 
 T = TypeVar("T")

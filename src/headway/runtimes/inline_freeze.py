@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 
-from headway.core.opaque import Payload, RoleAnswer
 from headway.core.types import Snapshot
+from headway.core.types_opaque import Payload, RoleAnswer
 
 
 class PlainPayloads:

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from headway.core.opaque import CoroutineOf
 from headway.core.protocols import Runtime
+from headway.core.types_opaque import CoroutineOf
 from headway.runtimes.loop_threads_daemon_thread import daemon_thread, in_daemon_thread
 
 T = TypeVar("T")

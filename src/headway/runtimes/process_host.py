@@ -22,10 +22,10 @@ import threading
 import traceback
 from typing import NamedTuple
 
-from headway.core.one_line import said
-from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import explain
+from headway.core.text_one_line import said
 from headway.core.types import Snapshot, map_payloads
+from headway.core.types_opaque import RoleAnswer, Station
 from headway.runtimes.child_process_channel import Channel, not_lost
 from headway.runtimes.child_process_in_child import begin
 from headway.runtimes.child_process_sent_code import unpack_function

@@ -29,10 +29,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headway.core.one_line import said
-from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import Role, RoleDied, RoleLate, RoleRaised
+from headway.core.text_one_line import said
 from headway.core.types import map_payloads
+from headway.core.types_opaque import CoroutineOf, Payload, RoleAnswer
 from headway.runtimes.child_process_channel import Frame, LoopChannel, not_lost
 from headway.runtimes.child_process_child import KILL_S, Child, python_command, thread_limits
 from headway.runtimes.child_process_sent_code import pack_function

@@ -31,9 +31,9 @@ import ray
 from ray import cloudpickle
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from headway.core.opaque import CoroutineOf, Payload, RoleAnswer
 from headway.core.protocols import NoRoom, Notice, Role, RoleDied, RoleError, RoleLate
 from headway.core.types import map_payloads
+from headway.core.types_opaque import CoroutineOf, Payload, RoleAnswer
 from headway.runtimes.child_process_child import KILL_S
 from headway.runtimes.loop_threads_landings import Landings
 from headway.runtimes.loop_threads_own_thread import beside

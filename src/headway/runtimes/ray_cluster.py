@@ -19,9 +19,9 @@ from ray._private import ray_constants
 from ray._raylet import GcsClient  # type: ignore[attr-defined]
 from ray.exceptions import RayError
 
-from headway.core.one_line import first_line
-from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
+from headway.core.text_one_line import first_line
+from headway.core.types_opaque import SettingValue
 from headway.runtimes.loop_threads_daemon_thread import in_daemon_thread
 
 LOOPBACK = "127.0.0.1"

@@ -23,10 +23,10 @@ from ray import cloudpickle
 from ray.exceptions import ObjectLostError, ObjectStoreFullError, OutOfDiskError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from headway.core.one_line import first_line, said
-from headway.core.opaque import RoleAnswer, Station
 from headway.core.protocols import NoRoom, PayloadLost, Problem, Role, RoleDied, RoleLate, RoleRaised, explain
+from headway.core.text_one_line import first_line, said
 from headway.core.types import Rollout, Snapshot, carriers, map_payloads
+from headway.core.types_opaque import RoleAnswer, Station
 from headway.runtimes.child_process_child import thread_limits
 from headway.runtimes.loop_threads_landings import Landings
 from headway.runtimes.loop_threads_own_thread import settle

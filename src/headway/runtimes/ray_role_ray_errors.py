@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from headway.core.one_line import first_line
+from headway.core.text_one_line import first_line
 
 
 def how_it_died(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray import cloudpickle
 
-from headway.core.opaque import Payload
+from headway.core.types_opaque import Payload
 from headway.runtimes.shared_memory_transport import INLINE_BYTES, PayloadPickler
 
 Parts = tuple[bytes, Sequence[bytes | memoryview | pickle.PickleBuffer]]

@@ -14,9 +14,9 @@ import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError
 from ray.experimental import get_local_object_locations
 
-from headway.core.opaque import Payload, RoleAnswer
 from headway.core.protocols import PayloadLost
 from headway.core.types import map_payloads
+from headway.core.types_opaque import Payload, RoleAnswer
 from headway.runtimes.ray_role import RayReply
 from headway.runtimes.ray_role_ray_payloads import Parts, RayRef, encode_parts
 from headway.runtimes.shared_memory_transport import INLINE_BYTES

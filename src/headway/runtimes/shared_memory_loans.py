@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from headway.core.opaque import Payload
+from headway.core.types_opaque import Payload
 from headway.runtimes.shared_memory_arena import Arena, BlockKey, MemorySegment, SegmentKey, SharedRef
 from headway.runtimes.shared_memory_transport import Views, encode
 

@@ -24,10 +24,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from headway.core.one_line import said
-from headway.core.opaque import CoroutineOf, RoleAnswer, Station
+from headway.core.os_errors import refusal
 from headway.core.protocols import Role, RoleDied, RoleError, RoleLate, RoleRaised
-from headway.core.refusals import refusal
+from headway.core.text_one_line import said
+from headway.core.types_opaque import CoroutineOf, RoleAnswer, Station
 from headway.runtimes.inline_freeze import PlainPayloads, freeze
 from headway.runtimes.loop_threads_deadlines import AnswerDeadlines
 from headway.runtimes.loop_threads_landings import Landings

@@ -21,9 +21,9 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, Protocol, TypeVar
 
-from headway.core.opaque import CoroutineOf, JsonObject, RoleAnswer, Station
 from headway.core.protocols import PayloadLost, Role, RoleDied, RoleLate, RoleRaised
 from headway.core.types import Rollout, Snapshot, carriers
+from headway.core.types_opaque import CoroutineOf, JsonObject, RoleAnswer, Station
 from headway.runtimes.inline_freeze import PlainPayloads, freeze
 
 T = TypeVar("T")

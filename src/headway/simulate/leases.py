@@ -33,10 +33,10 @@ import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
-from headway.core.choosing import Choice
 from headway.core.ledger import Ledger
-from headway.core.order import READY, OnStale
+from headway.core.ledger_choosing import Choice
 from headway.core.rules import Tally
+from headway.core.rules_order import READY, OnStale
 from headway.core.types import DropReason, Phase, Span, State, Ticket
 from headway.simulate.lease_messages import (
     LandedGroup,

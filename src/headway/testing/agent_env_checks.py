@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from headway.agents.env import AgentEnv, EnvFactory, checked_env, checked_step, checked_text
 from headway.agents.players import scripted_player
-from headway.core.one_line import in_a_line, shortened
+from headway.core.text_one_line import in_a_line, shortened
 from headway.core.types import derive_seed
 from headway.runtimes.loop_threads_daemon_thread import in_daemon_thread
 from headway.testing.global_generators import generator_states, generators_as_they_were, scrambled

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headway.core import events as ev
-from headway.core.written_events import as_event, written_kind
+from headway.core.events_written_events import as_event, written_kind
 from headway.testing.audit_evaluations import EvaluationAuditor
 from headway.testing.audit_scaling import ScalingAuditor
 from headway.testing.audit_terms import EPSILON_S, Findings, LineTerms, Logged

@@ -17,8 +17,8 @@ import numpy as np
 
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Settings
-from headway.core.opaque import SavedState
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Span, Ticket, derive_seed
+from headway.core.types_opaque import SavedState
 
 SIZE = 16
 PATIENCE_S = 20.0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 from headway.text_games.action_prior import Opinion, Situation
 from headway.text_games.guidance import asked_about
 from headway.text_games.story_interface import Scene, StoryFactory

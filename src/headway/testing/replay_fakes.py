@@ -19,9 +19,9 @@ import numpy as np
 
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Settings
-from headway.core.opaque import Payload, SavedState, Weights
 from headway.core.rules import Tally
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
+from headway.core.types_opaque import Payload, SavedState, Weights
 from headway.replay.prioritized import PrioritizedReplay
 from headway.testing.fakes import SIZE, ToyEvaluator, ToyLearner, Vector, toy_stations
 

@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from headway.core.opaque import RoleAnswer
 from headway.core.protocols import EndsRoles, Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
+from headway.core.types_opaque import RoleAnswer
 from headway.testing.fakes import Broken, Crossing, Echo
 
 T = TypeVar("T")

@@ -15,9 +15,9 @@ import numpy as np
 
 from headway.coordinator.roles import LineStations, Stations
 from headway.coordinator.settings import Settings
-from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner
 from headway.core.types import Batch, Rollout, Score, Snapshot, Ticket, derive_seed
+from headway.core.types_opaque import SavedState, Weights
 from headway.testing.fakes import SIZE, ToyLearner, ToyReplayLearner
 
 SECOND = "second"

@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from headway.agents.loading import env_options
 from headway.coordinator.settings import Settings
 from headway.coordinator.settings_line_settings import LineSettings
-from headway.core.opaque import JsonObject, SettingValue
-from headway.core.order import OnStale
+from headway.core.rules_order import OnStale
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.llm.config import ChatSettings, LanguageModelSettings, ReachableEngine
 from headway.runs.config import with_defaults, without
 from headway.runs.config_shared_settings import SettingsGroup

@@ -16,8 +16,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from headway.core.opaque import Weights
 from headway.core.types import Snapshot
+from headway.core.types_opaque import Weights
 from headway.text_games.action_prior import Opinion, Situation
 from headway.text_games.story_interface import Scene, StoryGame
 from headway.text_games.vector_story_games import StoryGames

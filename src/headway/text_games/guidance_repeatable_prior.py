@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 from headway.text_games.action_prior import Opinion, Situation
 from headway.text_games.guidance import PriorOfActions
 

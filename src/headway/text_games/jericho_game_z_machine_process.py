@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar, cast
 
-from headway.core.refusals import refusal
+from headway.core.os_errors import refusal
 from headway.runtimes.child_process_channel import Channel, HungUp
 from headway.runtimes.child_process_child import Child, python_command, thread_limits
 from headway.text_games.story_interface import BadStory, StoryLost

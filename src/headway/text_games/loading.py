@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
-from headway.core.opaque import JsonObject, SettingValue, UserFunction
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import JsonObject, SettingValue, UserFunction
 from headway.runs.user_code_named_classes import anywhere, class_in, require_options
 from headway.text_games.story_interface import BadStory, StoryFactory, StoryGame, StoryLost, checked_story
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.text_games.loading import ALIASES
 
 Z_MACHINE = "a Z-machine file"

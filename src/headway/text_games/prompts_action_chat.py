@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.llm.model.loading_models import encode_chat
 from headway.llm.model.types import ModelError, Tokenizer
 from headway.text_games.action_prior import Situation, SituationTokens

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol, cast
 
-from headway.core.one_line import shortened
+from headway.core.text_one_line import shortened
 from headway.replay.records import restore_fields
 
 

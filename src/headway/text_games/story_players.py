@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
-from headway.core.naming import unknown
-from headway.core.opaque import UserFunction
+from headway.core.text_naming import unknown
 from headway.core.types import derive_seed
+from headway.core.types_opaque import UserFunction
 from headway.text_games.story_interface import Scene, StoryGame, checked_scene
 
 StoryPlayer = Callable[[Scene], str]

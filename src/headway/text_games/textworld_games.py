@@ -39,9 +39,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import jericho
 
-from headway.core.naming import unknown
-from headway.core.one_line import shortened
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import shortened
+from headway.core.types_opaque import JsonObject
 from headway.text_games.jericho_game import joined_text
 from headway.text_games.story_interface import BadStory, Scene, StoryEnded
 from headway.text_games.z_machine import ZMachine, told

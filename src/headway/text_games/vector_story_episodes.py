@@ -8,8 +8,8 @@ the game.
 
 from __future__ import annotations
 
-from headway.core.opaque import SavedState
 from headway.core.types import derive_seed
+from headway.core.types_opaque import SavedState
 from headway.text_games.story_interface import Scene, StoryFactory, StoryGame, StoryLost, checked_scene
 
 BEGIN_TRIES = 3

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from headway.coordinator.checkpoint_best_weights import LAST, kept_weights
 from headway.coordinator.state_files_whole_files import write_whole
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.core.types import Snapshot
 from headway.runs.config import read_values
 from headway.runs.folder import RunFolder

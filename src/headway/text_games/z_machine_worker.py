@@ -13,7 +13,7 @@ import pickle
 from pathlib import Path
 from typing import NamedTuple
 
-from headway.core.one_line import first_line
+from headway.core.text_one_line import first_line
 from headway.runtimes.child_process_in_child import begin
 from headway.text_games.valid_actions import ActionTemplates, fallback_actions, find_valid_actions
 from headway.text_games.z_machine import StoryMoment, ZMachine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.core.types import Score, Snapshot, derive_seed
 from headway.envs.evaluator_policies import BestActions
 from headway.zero.board_games_package import BoardGames, Game, ScriptedPlayer, minimax_player, play_match, random_player

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.envs.compiled_games_states import require_state
 from headway.zero.board_games_rules import GAMES, Game, ended_all, first_illegal, masks_all, planes_all, step_all
 

@@ -11,9 +11,9 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from headway.coordinator.settings import Settings
-from headway.core.opaque import SettingValue
 from headway.core.protocols import Placement
 from headway.core.rules import ReplayRatio
+from headway.core.types_opaque import SettingValue
 from headway.envs.source_env_settings import EnvSettings
 from headway.runs.config import RunConfig, with_defaults
 from headway.runs.config_shared_settings import SettingsGroup

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from headway.coordinator.checkpoint_best_weights import Kept
 from headway.coordinator.roles import Stations
-from headway.core.opaque import SettingValue
 from headway.core.types import derive_seed
+from headway.core.types_opaque import SettingValue
 from headway.envs.policy_env_policy import EnvPolicy
 from headway.ranks.rank import device_for
 from headway.runs.config import with_defaults

@@ -14,7 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 from headway.zero.planner_history import History, Past
 from headway.zero.planner_prior_weight import RootWeight
 from headway.zero.search_batched import choose_actions, search

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from headway.core.opaque import SettingValue
 from headway.core.types import Rollout, Snapshot, Ticket
+from headway.core.types_opaque import SettingValue
 from headway.envs.resumable import Carried, can_be_carried, refuse_nan
 from headway.zero.planner_planning import Planner
 from headway.zero.search_batched import choose_actions

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 
 
 def pack_weights(network: nn.Module) -> np.ndarray:

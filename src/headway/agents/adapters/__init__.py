@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from headway.agents.checked_env_checked_game import OwnGlobalRandom
 from headway.agents.env import BadEnvironment
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 DEFAULT_TURNS = 50
 """For environments that do not say how long an episode may be."""

@@ -26,7 +26,7 @@ from headway.agents.adapters import (
     something,
 )
 from headway.agents.env import Step
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 
 RANDOM_TURNS = 100
 """For games whose size, and so whose number of turns, is drawn at each reset; they end by themselves before that."""

@@ -22,8 +22,8 @@ import gymnasium
 
 from headway.agents.adapters import DEFAULT_TURNS, numbers_of, require_begun, small_seed, something
 from headway.agents.env import BadEnvironment, Step
-from headway.core.one_line import first_line
-from headway.core.opaque import SettingValue
+from headway.core.text_one_line import first_line
+from headway.core.types_opaque import SettingValue
 
 ACTION_NAMES = {
     "Blackjack": ("stick", "hit"),

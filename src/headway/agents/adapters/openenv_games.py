@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from headway.agents.adapters import DEFAULT_TURNS, numbers_of, require_begun, small_seed, something
 from headway.agents.env import BadEnvironment, Step
-from headway.core.naming import unknown
-from headway.core.one_line import shortened
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import shortened
+from headway.core.types_opaque import JsonObject, SettingValue
 
 _ABOUT_IT = {"done", "reward", "metadata"}
 """Fields that every observation has."""

@@ -19,7 +19,7 @@ from skyrl_gym.envs.registration import registry
 
 from headway.agents.adapters import numbers_of, require_begun, require_known, something
 from headway.agents.env import BadEnvironment, Step
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 
 
 class SkyRLGame:

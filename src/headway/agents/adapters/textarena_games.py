@@ -17,7 +17,7 @@ from textarena.envs.registration import ENV_REGISTRY
 from headway.agents.adapters import DEFAULT_TURNS, no_word_list, require_begun, require_known, small_seed, something
 from headway.agents.checked_env_checked_game import OwnGlobalRandom
 from headway.agents.env import BadEnvironment, Step
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 
 RAW = "-raw"
 """The version of a game without wrappers, which would say everything again at each turn."""

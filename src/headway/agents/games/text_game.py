@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from headway.agents.env import BadEnvironment, Step
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 
 WORD = re.compile(r"\w+|[^\w\s]")
 """A word of a word-level tokenizer: letters and digits that stand together, or one other character."""

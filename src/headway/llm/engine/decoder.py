@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.engine.protocol_engine import EngineError, Sampling
 from headway.llm.model.types import NamedWeights
 from headway.llm.train.trees import ReplyTree

@@ -32,7 +32,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runtimes.child_process_channel import Channel, HungUp, not_lost
 from headway.runtimes.child_process_in_child import begin
 

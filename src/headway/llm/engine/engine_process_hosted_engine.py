@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.engine.engine_process_engine_keeper import Keeper
 from headway.llm.engine.engine_process_engine_requests import Job, Told
 from headway.llm.engine.engine_process_host_process import HostSettings, SharedWeights

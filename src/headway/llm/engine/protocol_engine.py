@@ -30,8 +30,8 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from headway.core.lent import taken
 from headway.core.protocols import CannotGoOn
+from headway.core.types_lent import taken
 
 
 class EngineError(RuntimeError):
@@ -251,7 +251,7 @@ class Engine(Protocol):
     def apply(self, version: int, weights: Any) -> None:
         """Use these weights from the next step on. Returns when every later token will be made by them.
 
-        Weights by name, all or those that changed; or a handle of them (core/lent.py), which its intake follows.
+        Weights by name, all or those that changed; or a handle of them (core/types_lent.py), which its intake follows.
         What cannot be had, or does not fit, raises and changes nothing.
         """
         ...

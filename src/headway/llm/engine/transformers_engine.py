@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from headway.core.one_line import said
+from headway.core.text_one_line import said
 from headway.llm.engine.continuous_batch import ContinuousBatch
 from headway.llm.engine.continuous_batch_sample_rows import GenerationJob
 from headway.llm.engine.continuous_batch_scoring import ScoreJob, ScoreLine

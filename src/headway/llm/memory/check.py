@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headway.core.text_messages import Say, to_stderr
 from headway.llm.config import LanguageModelConfig
 from headway.llm.memory.model_shape import ModelShape
 from headway.llm.memory.model_shapes import find_shape
@@ -36,7 +37,6 @@ from headway.llm.memory.roles_memory_items import RoleMemory, items_of
 from headway.llm.memory.roles_training_memory import Training
 from headway.llm.model.types import ModelError
 from headway.llm.sft_config import SFTConfig
-from headway.observe.messages import Say, to_stderr
 from headway.runs.config import ConfigError
 
 Checked = LanguageModelConfig | SFTConfig

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Names of weights, and their shapes; a head that is tied to the embedding is not among them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.memory.model_shape import FAMILY, NAMED_CONFIGS, ModelShape, ShapeError, named_shape, shape_of
 from headway.runs.parsed_json import parsed
 

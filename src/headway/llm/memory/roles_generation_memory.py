@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.memory.model_shape import ModelShape
 from headway.llm.memory.roles_memory_items import RoleMemory, items_of
 

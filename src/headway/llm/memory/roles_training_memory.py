@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.memory.model_shape import FAMILY, ModelShape
 from headway.llm.memory.roles_memory_items import RoleMemory, items_of
 

@@ -24,7 +24,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.llm.model.loading_models import RAW, encode_chat, find_template
 from headway.llm.model.types import ModelError, Tokenizer
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.llm.model.loading_models import SPOKEN
 from headway.llm.tasks.file_tasks import messages_of, tools_of
 from headway.llm.tasks.file_tasks_data_rows import place_of, read_rows

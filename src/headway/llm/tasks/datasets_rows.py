@@ -15,8 +15,8 @@ from typing import Any
 
 import datasets
 
-from headway.core.naming import unknown
-from headway.core.one_line import shortened
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import shortened
 from headway.llm.tasks.file_tasks_data_rows import Row
 
 

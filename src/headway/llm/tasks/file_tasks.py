@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.tasks.file_tasks_data_rows import Row, files_at, place_of, read_rows
 from headway.llm.tasks.reward_functions import load_rewards, named_rewards
 from headway.llm.tasks.rewards import flexible_score, format_score, gsm8k_truth, strict_score

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow
 from pyarrow import parquet
 
-from headway.core.one_line import shortened
+from headway.core.text_one_line import shortened
 from headway.llm.tasks.file_tasks_data_rows import Row
 
 ROWS_AT_ONCE = 1024

@@ -18,7 +18,7 @@ from typing import Any
 import reasoning_gym
 from reasoning_gym.factory import DATASETS
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.core.types import derive_seed
 from headway.llm.tasks.tasks import HELD_OUT, TRAIN, Distinct, Generated, Prompt, PromptTask, Task, user_says
 

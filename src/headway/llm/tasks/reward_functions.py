@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line, shortened
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line, shortened
+from headway.core.types_opaque import SettingValue
 from headway.llm.tasks.rewards import RewardError, Scored, failed, parts_of, read_reward
 from headway.llm.tasks.tasks import Prompt
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue, UserFunction
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue, UserFunction
 from headway.llm.tasks.reward_functions import RewardQuestion, Rewards
 from headway.llm.tasks.rewards import RewardError, read_reward
 from headway.llm.tasks.tasks import Message, Prompt

@@ -27,8 +27,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from headway.core.one_line import in_a_line
 from headway.core.protocols import CannotGoOn
+from headway.core.text_one_line import in_a_line
 from headway.llm.engine.protocol_engine import Sample
 from headway.llm.tasks.reward_functions import (
     RewardFunction,

@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
-from headway.core.one_line import in_a_line
-from headway.core.opaque import CoroutineOf
+from headway.core.text_one_line import in_a_line
+from headway.core.types_opaque import CoroutineOf
 
 T = TypeVar("T")
 Work = Callable[[], None]

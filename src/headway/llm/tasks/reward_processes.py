@@ -14,7 +14,7 @@ import pickle
 import threading
 from typing import Any
 
-from headway.core.one_line import in_a_line, said
+from headway.core.text_one_line import in_a_line, said
 from headway.llm.tasks.reward_functions import RewardFunction, RewardFunctions, RewardQuestion, Rewards, settled
 from headway.llm.tasks.rewards import RewardError
 from headway.runtimes.child_process_channel import Channel, HungUp

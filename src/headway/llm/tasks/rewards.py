@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from headway.core.one_line import in_a_line, shortened
+from headway.core.text_one_line import in_a_line, shortened
 from headway.core.types import MAX_REWARD
 
 NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]+)?|[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Protocol, get_type_hints
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.core.types import derive_seed
 from headway.llm.tasks.rewards import guarded
 

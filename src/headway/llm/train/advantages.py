@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.train.ragged import Ragged
 
 EPSILON = 1e-6

@@ -39,8 +39,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.llm.train.ragged import Ragged
 
 MAX_LOG_RATIO = 20.0

@@ -33,7 +33,7 @@ import torch
 from pydantic import BaseModel, Field, model_validator
 from torch import Tensor
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.llm.train.corrections import MAX_LOG_RATIO, Surrogate, Weighed, exp_ratio
 from headway.llm.train.ragged import Ragged
 

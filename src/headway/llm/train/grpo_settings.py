@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from headway.core.naming import unknown
-from headway.core.one_line import in_a_line
+from headway.core.text_naming import unknown
+from headway.core.text_one_line import in_a_line
 from headway.llm.engine.protocol_engine import Sampling
 from headway.llm.train.advantages import ALL_ESTIMATORS, COMPARE_THE_BATCH, GAE
 from headway.llm.train.advantages_credit import CreditSettings

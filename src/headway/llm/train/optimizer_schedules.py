@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 FALLS: dict[str, Callable[[float], float]] = {
     "constant": lambda progress: 1.0,

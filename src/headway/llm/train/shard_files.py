@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 
 BLOCK_BYTES = 16 << 20
 _NAMES = {

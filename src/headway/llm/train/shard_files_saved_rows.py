@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from headway.coordinator.state_files_saved_beside import LentFiles
-from headway.core.lent import LentLost
+from headway.core.types_lent import LentLost
 from headway.llm.train.shard_files import SavedShards, ShardError
 
 

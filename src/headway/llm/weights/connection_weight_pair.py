@@ -29,8 +29,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.core.one_line import first_line
-from headway.core.opaque import JsonObject
+from headway.core.text_one_line import first_line
+from headway.core.types_opaque import JsonObject
 from headway.llm.weights.connection_weight_wire import Deadline
 from headway.ranks.rank_torch_groups import abort, gloo_group, nccl_group
 

@@ -18,8 +18,8 @@ import struct
 import time
 from typing import NamedTuple
 
-from headway.core.lent import LentLost
-from headway.core.opaque import JsonObject
+from headway.core.types_lent import LentLost
+from headway.core.types_opaque import JsonObject
 
 _LENGTH = struct.Struct("<I")
 _PROOF = 32

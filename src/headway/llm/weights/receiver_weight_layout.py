@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headway.core.opaque import Weights
+from headway.core.types_opaque import Weights
 
 BUCKET_BYTES = 64 << 20
 ALIGNMENT = 64

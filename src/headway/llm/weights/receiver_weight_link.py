@@ -36,8 +36,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.coordinator.state_files_saved_beside import SavedBeside
-from headway.core.lent import Lent, taken
-from headway.core.opaque import JsonObject, Weights
+from headway.core.types_lent import Lent, taken
+from headway.core.types_opaque import JsonObject, Weights
 from headway.llm.train.shard_files_saved_rows import SavedRows
 from headway.llm.weights.connection_weight_pair import (
     BYTES,

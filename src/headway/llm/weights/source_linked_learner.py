@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.coordinator.state_files_saved_beside import SavedBeside
-from headway.core.lent import Lent
-from headway.core.opaque import SavedState, Weights
 from headway.core.protocols import Learner, SavesBeside
 from headway.core.types import Batch, LearnReport
+from headway.core.types_lent import Lent
+from headway.core.types_opaque import SavedState, Weights
 from headway.llm.weights.source_weight_source import WeightSource
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from headway.coordinator.state_files_saved_beside import SavedBeside
-from headway.core.opaque import SavedState, Weights
 from headway.core.types import Batch, LearnReport
+from headway.core.types_opaque import SavedState, Weights
 from headway.llm.weights.receiver_weight_layout import dtype_name
 from headway.llm.weights.receiver_weight_link import LinkedRows, ShardedWeights
 from headway.llm.weights.source_weight_source import WeightSource

@@ -29,7 +29,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.llm.train.shard_files import Rows, write_shard
 from headway.llm.weights.connection_weight_pair import (
     BYTES,

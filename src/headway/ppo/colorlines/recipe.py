@@ -28,9 +28,9 @@ from pydantic import Field, model_validator
 from headway.coordinator.checkpoint_best_weights import Kept
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Settings
-from headway.core.opaque import SettingValue
 from headway.core.rules import ReplayRatio
 from headway.core.types import derive_seed
+from headway.core.types_opaque import SettingValue
 from headway.envs.evaluator_episodes import EpisodeEvaluator
 from headway.envs.gymnasium_vector import describe
 from headway.envs.policy_env_policy import EnvPolicy

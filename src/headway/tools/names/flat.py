@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.tools.names import sb3, trl
 from headway.tools.names.rows import whole
 from headway.tools.names.rows_peer_rows import Beside

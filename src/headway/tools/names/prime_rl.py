@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.tools.names.rows import KnownPath, Meaning, Theirs, by_path, only, row, whole
 from headway.tools.names.rows_peer_rows import Beside, divided, said, table
 

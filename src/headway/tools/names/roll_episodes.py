@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.tools.names import rows_gpu_places as gpu_places
 from headway.tools.names.rows import Meaning, Theirs, nested, whole
 from headway.tools.names.rows_gpu_places import devices_of

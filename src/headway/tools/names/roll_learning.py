@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.tools.names.roll_episodes import INFER
 from headway.tools.names.rows import Meaning, Theirs, Translate, nested
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 
 Theirs = Mapping[str, object]
 """Dotted paths and their values; what is null is not there."""

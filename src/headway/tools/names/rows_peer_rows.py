@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.tools.names.rows import Meaning, whole
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.tools.names.rows import Meaning, whole
 from headway.tools.names.rows_peer_rows import (
     Beside,

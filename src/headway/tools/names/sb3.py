@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.tools.names.rows import Meaning
 from headway.tools.names.rows_peer_rows import (
     Beside,

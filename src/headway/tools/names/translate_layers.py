@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import yaml
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.tools.names import translate_nested_paths as nested_paths
 from headway.tools.names import translate_peers as peers
 from headway.tools.names.flat import KNOWN_NAMES, SYSTEMS, translate

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import yaml
 
-from headway.core.naming import nearest
+from headway.core.text_naming import nearest
 from headway.tools.names import lightzero, prime_rl, rllib, roll, verl, verl_agent
 from headway.tools.names import lightzero_meanings_priorzero as priorzero
 from headway.tools.names.flat import KNOWN_NAMES

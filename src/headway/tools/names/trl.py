@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 from headway.tools.names import trl_rewards
 from headway.tools.names.rows import Meaning, whole
 from headway.tools.names.rows_peer_rows import Beside, Translate, absent, divided, must_be, nothing, number, said, table

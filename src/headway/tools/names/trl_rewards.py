@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headway.core.naming import unknown
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import unknown
+from headway.core.types_opaque import SettingValue
 from headway.tools.names.rows import Meaning
 from headway.tools.names.rows_peer_rows import Beside, PeerName, must_be, said
 

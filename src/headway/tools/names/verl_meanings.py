@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 import yaml
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.tools.names.flat import KNOWN_NAMES
 from headway.tools.names.rows import Meaning, Theirs, whole
 from headway.tools.names.verl_meanings_verl_corrections import CLIP, find_meaning

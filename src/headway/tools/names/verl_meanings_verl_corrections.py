@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headway.core.opaque import SettingValue
+from headway.core.types_opaque import SettingValue
 
 NEW, OLD = "algorithm.rollout_correction", "algorithm"
 CLIP = "actor_rollout_ref.actor.clip_ratio"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from headway.core.text_messages import Say
 from headway.core.types import Batch, Rollout, Span
 from headway.llm.engine.protocol_engine import Request, Sampling
 from headway.llm.engine.transformers_engine import TransformersEngine, build_decoder
@@ -22,7 +23,6 @@ from headway.llm.memory.planned_run import PlannedRun
 from headway.llm.rollouts_group import Group
 from headway.llm.train.grpo_learner_learner import GRPOLearner
 from headway.llm.train.grpo_settings import GRPOSettings
-from headway.observe.messages import Say
 from headway.tools.plan.division_rates import Rates
 
 PROBED_TOKENS = 64

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.core.naming import learner_name
+from headway.core.text_naming import learner_name
 from headway.tools.report.advice_signs import NOTICEABLE, Finding, Signs, percent
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.time_report import Accounts

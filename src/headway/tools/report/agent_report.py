@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from headway.core.one_line import visible
-from headway.core.opaque import JsonObject
-from headway.observe.statistics import seconds
+from headway.core.text_one_line import visible
+from headway.core.text_statistics import seconds
+from headway.core.types_opaque import JsonObject
 from headway.runs.samples import Sample
 from headway.tools.report import series
 from headway.tools.report.recorded_run_story_records import Story

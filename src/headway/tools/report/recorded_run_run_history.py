@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.core import events as ev
+from headway.core.events_written_events import as_event, written_kind
 from headway.core.history import RunHistory
-from headway.core.one_line import shortened
-from headway.core.opaque import JsonObject, SettingValue
-from headway.core.written_events import as_event, written_kind
+from headway.core.text_one_line import shortened
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.event_log import parse_event
 from headway.runs.folder import RunFolder
 from headway.runs.log_parts import crc_before, lines_from, log_size

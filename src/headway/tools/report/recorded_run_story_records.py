@@ -15,9 +15,9 @@ from pathlib import Path
 
 from headway.core import events as ev
 from headway.core.history import FIRST_LINE, RunListener
+from headway.core.history_line_history import LineListener
 from headway.core.history_records import Evaluation, FinishedUpdate, RoleInterval, RunSession, TicketLife, Version
-from headway.core.line_history import LineListener
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 
 LEARNER, EVALUATOR, WRITER = "learner", "evaluator", "writer"
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.samples import Sample, in_words
 from headway.tools.report import series
 from headway.tools.report.advice import Finding, without_findings

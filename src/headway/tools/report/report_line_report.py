@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 
 from headway.core.history_records import settings_of_line
-from headway.core.naming import learner_name
-from headway.core.opaque import JsonObject
-from headway.observe.statistics import seconds
+from headway.core.text_naming import learner_name
+from headway.core.text_statistics import seconds
+from headway.core.types_opaque import JsonObject
 from headway.tools.report import series
 from headway.tools.report.recorded_run_story_records import LineStory, Story
 from headway.tools.report.report_texts import Seen, share_of_role

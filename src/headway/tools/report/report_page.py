@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from headway.coordinator.state_files_whole_files import write_whole
-from headway.core.refusals import refusal
+from headway.core.os_errors import refusal
 from headway.runs.config import RunConfig
 from headway.runs.folder import RunFolder
 from headway.runs.folder_environment import process_is_alive

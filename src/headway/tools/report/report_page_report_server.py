@@ -10,7 +10,7 @@ from hashlib import blake2b
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder
 from headway.runs.local_server_strangers import StrangersServer
 from headway.runs.local_server_this_machine import NAMES, is_of_this_machine

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.core.history_records import settings_of_line
-from headway.core.naming import learner_name
-from headway.core.opaque import JsonObject, SettingValue
-from headway.observe.statistics import seconds
+from headway.core.text_naming import learner_name
+from headway.core.text_statistics import seconds
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.folder_environment import not_known
 from headway.runs.samples import Sample
 from headway.tools.report.advice import Finding

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 
 from headway.core.events import Looked
 from headway.core.history_records import Evaluation, TicketLife
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.tools.report.recorded_run_story_records import LineStory, Story
 from headway.tools.report.series_notable_moments import failed_evaluations
 

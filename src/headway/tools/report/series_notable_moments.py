@@ -18,7 +18,7 @@ from typing import Literal
 
 from headway.core.events import Alarmed
 from headway.core.history_records import Evaluation
-from headway.observe.statistics import seconds
+from headway.core.text_statistics import seconds
 from headway.runs.monitor_alarms import KNOWN, alarm_line
 from headway.tools.report.recorded_run_story_records import EVALUATOR, Story
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import orjson
 
 from headway.core.history_records import Evaluation, FinishedUpdate, Version
-from headway.observe.statistics import seconds
+from headway.core.text_statistics import seconds
 from headway.tools.report import series
 from headway.tools.report.recorded_run_story_records import LineStory, Story
 from headway.tools.report.series import Line

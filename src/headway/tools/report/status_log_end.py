@@ -16,8 +16,8 @@ from pathlib import Path
 
 import orjson
 
-from headway.core.naming import learner_name, seat_name
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import learner_name, seat_name
+from headway.core.types_opaque import JsonObject
 from headway.runs.event_log import parse_event
 from headway.runs.log_parts import lines_from, log_begin
 from headway.runs.parsed_json import parsed

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from headway.coordinator.activities import CAUSES
 from headway.core.events import Left, Looked, Scaled
 from headway.core.history_records import TicketLife
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.tools.report.recorded_run_story_records import LineStory, Story
 
 LAST_UPDATES = 100  # what the learner reported over these many

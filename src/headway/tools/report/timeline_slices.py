@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headway.coordinator.activities import CAUSES
 from headway.core.history_records import RoleInterval
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.series_notable_moments import notable_moments
 from headway.tools.report.time_report import RoleAccount

@@ -26,8 +26,8 @@ from headway.coordinator.activities import WAITS_FOR
 from headway.coordinator.state_files_whole_files import write_whole
 from headway.core.history import FIRST_LINE
 from headway.core.history_records import PHASES, RoleInterval
-from headway.core.naming import learner_name
-from headway.core.opaque import JsonObject
+from headway.core.text_naming import learner_name
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.report.recorded_run_story_records import LineStory, Story

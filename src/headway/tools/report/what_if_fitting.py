@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 
 from headway.coordinator.settings_line_settings import LineSettings
 from headway.core.history_records import TicketLife
-from headway.core.order import parse_on_stale, parse_order
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import parse_on_stale, parse_order
 from headway.tools.report.recorded_run_story_records import LEARNER, WRITER, LineStory, Story
 from headway.tools.simulate.simulation import NO_TIME, SimulatedLine, Workshop
 from headway.tools.simulate.workloads import Duration, Recorded, RecordedFlights

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.coordinator.roles import LEARNER
-from headway.core.naming import unknown
 from headway.core.protocols import Collector
+from headway.core.text_naming import unknown
 from headway.core.types import Rollout, Snapshot, Ticket, derive_seed
 from headway.runtimes.virtual import Fault
 from headway.tools.simulate.cluster_broadcast import Broadcast

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from headway.coordinator.roles import LEARNER, LineStations, Stations
 from headway.coordinator.run_result import RunResult
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.coordinator.settings_line_settings import LineSettings
-from headway.core.naming import learner_name
-from headway.core.order import parse_on_stale, parse_order
 from headway.core.protocols import Collector, Learner
 from headway.core.rules import ReplayRatio
+from headway.core.rules_order import parse_on_stale, parse_order
+from headway.core.text_naming import learner_name
 from headway.runtimes.virtual import Virtual
 from headway.tools.simulate.cluster import Cluster, ClusterCollector, ClusterWorkload, HoldingClusterCollector
 from headway.tools.simulate.cluster_sessions import ClusterCosts, ForgottenCheckpoints, run_on_cluster

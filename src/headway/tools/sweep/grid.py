@@ -18,7 +18,7 @@ from typing import get_args, get_origin
 import yaml
 from pydantic import BaseModel
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.config import ConfigError, RunConfig, read_values, understand
 
 MOST_RUNS = 10_000

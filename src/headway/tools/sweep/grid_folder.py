@@ -26,7 +26,7 @@ from typing import Literal
 import yaml
 
 from headway.coordinator.state_files_whole_files import write_whole
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import FolderInUse, RunFolder, load_yaml, whole_yaml
 from headway.runs.parsed_json import parsed
 from headway.tools.sweep.grid import SweepRun

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.parsed_json import parsed
 from headway.tools.report.series import finite
 from headway.tools.sweep import results_aggregate as aggregate

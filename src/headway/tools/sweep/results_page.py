@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headway.coordinator.state_files_whole_files import write_whole
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder
 from headway.tools.report.recorded_run_story_records import Story
 from headway.tools.report.report import filled

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from headway.core.opaque import JsonObject, SettingValue
+from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.config import RunConfig, read_values
 from headway.runs.folder import check_name
 from headway.runs.recipes_package import Recipe, load_recipe

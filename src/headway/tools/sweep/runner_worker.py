@@ -14,7 +14,7 @@ import os
 import signal
 from pathlib import Path
 
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 from headway.runtimes.child_process_channel import Channel
 from headway.runtimes.child_process_child import THREAD_VARIABLES, Child, python_command, thread_limits
 from headway.tools.sweep.grid import SweepRun

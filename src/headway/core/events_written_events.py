@@ -56,7 +56,7 @@ from headway.core.events import (
     Updated,
     WorkGiven,
 )
-from headway.core.opaque import JsonObject
+from headway.core.types_opaque import JsonObject
 
 WRITTEN: dict[type[Event], tuple[str, ...]] = {
     Opened: ("open", "k"),

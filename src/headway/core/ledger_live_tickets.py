@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from headway.core.ready_prefix import ReadyPrefix
+from headway.core.ledger_ready_prefix import ReadyPrefix
 from headway.core.types import Phase, Span, State, Ticket
 
 

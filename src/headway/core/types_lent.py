@@ -9,7 +9,7 @@ handed to the user is the value, never the handle: `taken`.
 
 from __future__ import annotations
 
-from headway.core.opaque import Payload
+from headway.core.types_opaque import Payload
 
 
 class LentLost(RuntimeError):

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headway.core.ledger_live_tickets import Entry, LedgerError, LiveTickets
 from headway.core.ledger_terms import LedgerTerms
-from headway.core.live_tickets import Entry, LedgerError, LiveTickets
-from headway.core.order import OnStale, required_by_age
 from headway.core.rules import Tally
+from headway.core.rules_order import OnStale, required_by_age
 from headway.core.types import DropReason, Phase
 
 

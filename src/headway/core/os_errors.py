@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import resource
 
-from headway.core.one_line import first_line, said
+from headway.core.text_one_line import first_line, said
 
 UNLIMITED = resource.RLIM_INFINITY
 FILES = "ulimit -n", resource.RLIMIT_NOFILE, "open files"

@@ -14,7 +14,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from headway.core.naming import unknown
+from headway.core.text_naming import unknown
 from headway.core.types import DropReason
 
 

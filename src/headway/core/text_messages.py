@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from headway.core.one_line import visible
+from headway.core.text_one_line import visible
 
 Say = Callable[[str], None]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from headway.core import events as ev
 from headway.core.history_records import RoleInterval, RoleState
-from headway.core.naming import learner_name, seat_name
-from headway.core.opaque import SettingValue
+from headway.core.text_naming import learner_name, seat_name
+from headway.core.types_opaque import SettingValue
 
 
 class RoleHistory:
