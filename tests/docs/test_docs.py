@@ -27,7 +27,7 @@ from rich.console import Console
 import headway
 from headway import cli
 from headway.cli.demo import demo
-from headway.cli.words import read_options
+from headway.cli.options_words import read_options
 from headway.coordinator.facade import AsyncTrainingCoordinator
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.events_written_events import KINDS, WRITTEN
@@ -104,7 +104,7 @@ def name_of(page: Path) -> str:
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """A terminal of 120 columns, and a demo of seconds."""
-    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=120))
+    monkeypatch.setattr("headway.cli.options_output.OUT", Console(highlight=False, soft_wrap=True, width=120))
     monkeypatch.setattr("headway.cli.demo.demo", partial(demo, updates=8))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from headway import cli
-from headway.cli.words import read_options
+from headway.cli.options_words import read_options
 from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.rerun import replay
 from headway.coordinator.run_result import RunResult

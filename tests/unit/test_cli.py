@@ -23,8 +23,8 @@ from rich.console import Console
 from waiting import patient, wait_until
 
 from headway.cli import COMMANDS, main
-from headway.cli.output import print_table, say
-from headway.cli.words import read_options
+from headway.cli.options_output import print_table, say
+from headway.cli.options_words import read_options
 from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Plan, Settings
@@ -318,7 +318,7 @@ def test_simulate_fits_into_eighty_columns_without_breaking_a_word(
 ) -> None:
     words = ["simulate", "--collect", "lognormal:1,0.5", "--leads", "0,1,8,auto", "--updates", "60"]
     for width, num_heads in ((80, 2), (120, 1)):
-        monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=width))
+        monkeypatch.setattr("headway.cli.options_output.OUT", Console(highlight=False, soft_wrap=True, width=width))
         assert main(words) == 0
         *table, _ = capsys.readouterr().out.splitlines()
         assert len(table) == num_heads + 4, "a line a lead"
@@ -679,7 +679,7 @@ def test_no_name_is_printed_as_a_picture(capsys: Output) -> None:
 def test_the_short_help_of_a_recipe_fits_on_a_screen_and_lists_its_own_settings(
     recipe: str, capsys: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=100))
+    monkeypatch.setattr("headway.cli.options_output.OUT", Console(highlight=False, soft_wrap=True, width=100))
     assert main(["run", recipe, "--help"]) == 0
     out = capsys.readouterr().out
     assert len(out.splitlines()) <= 50

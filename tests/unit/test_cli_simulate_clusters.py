@@ -14,7 +14,7 @@ Output = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=120))
+    monkeypatch.setattr("headway.cli.options_output.OUT", Console(highlight=False, soft_wrap=True, width=120))
 
 
 def simulated(capsys: Output, words: str) -> str:

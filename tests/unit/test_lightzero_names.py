@@ -370,7 +370,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=200))
+    monkeypatch.setattr("headway.cli.options_output.OUT", Console(highlight=False, soft_wrap=True, width=200))
 
 
 @pytest.mark.usefixtures("wide")

@@ -794,7 +794,7 @@ class InterruptedLine(io.StringIO):
 
 
 def test_ctrl_c_in_the_middle_of_a_line_prints_it_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.cli.output.OUT", Console(file=(out := InterruptedLine())))
+    monkeypatch.setattr("headway.cli.options_output.OUT", Console(file=(out := InterruptedLine())))
     before = signal.getsignal(signal.SIGINT)
     assert main(["report", "--serve", str(run), "--port", "0"]) == 0
     assert re.fullmatch(r"report: http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\nended\n", out.getvalue())

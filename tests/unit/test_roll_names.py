@@ -340,7 +340,7 @@ def test_the_guide_lists_every_path_with_its_meaning() -> None:
 
 @pytest.fixture
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.cli.output.OUT", Console(highlight=False, soft_wrap=True, width=200))
+    monkeypatch.setattr("headway.cli.options_output.OUT", Console(highlight=False, soft_wrap=True, width=200))
 
 
 @pytest.mark.usefixtures("wide")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from headway.cli.samples_sample_view import show
 from headway.core.text_one_line import visible
 from headway.core.types import SAMPLES, Batch, Rollout, Score
-from headway.observe.sample_view import show
 from headway.runs.samples import EVAL, TRAIN, SampleLog, choose, in_words, read_samples
 
 

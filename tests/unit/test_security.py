@@ -22,7 +22,7 @@ import yaml
 from waiting import patient, wait_until
 
 from headway.cli import main
-from headway.cli.output import say
+from headway.cli.options_output import say
 from headway.core.text_messages import to_stderr
 from headway.runs.folder import RunFolder
 from headway.runs.local_server_strangers import MOST_STRANGERS, Strangers

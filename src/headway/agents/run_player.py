@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from headway.cli.words import UsageError
+from headway.cli.options_words import UsageError
 from headway.core.types import derive_seed
 from headway.core.types_opaque import SettingValue
 from headway.llm.engine.protocol_engine import Reply, Sampling, Session

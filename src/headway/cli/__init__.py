@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 import headway
-from headway.cli.output import print_table, say
-from headway.cli.words import UsageError, asks_for_help
+from headway.cli.options_output import print_table, say
+from headway.cli.options_words import UsageError, asks_for_help
 from headway.coordinator.activities_waits import Stalled
 from headway.coordinator.checkpoint import CheckpointError
 from headway.coordinator.rerun import ReplayError

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from headway.agents.loading import env_options, load_env
 from headway.agents.stepping import StepDeadlines, env_facts
-from headway.cli.output import say
-from headway.cli.words import UsageError, read_options, whole_numbers
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options, whole_numbers
 from headway.testing.agent_env_checks import DEADLINE_S, FAILED, SKIPPED, check_env
 
 MARKS = {FAILED: "FAILED ", SKIPPED: "skipped"}

@@ -8,8 +8,8 @@ from math import cos, sin
 from pathlib import Path
 from typing import TypeVar
 
-from headway.cli.output import say
-from headway.cli.words import UsageError, read_options
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options
 from headway.coordinator.roles import LEARNER, Stations
 from headway.coordinator.run_result import RunResult
 from headway.core.text_naming import unknown

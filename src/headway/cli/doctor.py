@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.cli.output import say
-from headway.cli.words import UsageError
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError
 from headway.tools.report.advice import MIN_UPDATES, Finding, without_findings
 from headway.tools.report.recorded_run_run_history import read_story
 from headway.tools.report.report_page import look

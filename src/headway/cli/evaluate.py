@@ -12,8 +12,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headway.cli.output import print_table, say
-from headway.cli.words import one_run, read_options, whole_numbers
+from headway.cli.options_output import print_table, say
+from headway.cli.options_words import one_run, read_options, whole_numbers
 from headway.coordinator.checkpoint_best_weights import LAST, Kept, kept_weights
 from headway.coordinator.roles import EvaluatorRole
 from headway.coordinator.run_result_evaluations import evaluation_seed

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from headway.cli import output
+from headway.cli import options_output as output
+from headway.cli.explain_recipe_help import assignments
 from headway.cli.lightzero import read_file
-from headway.cli.output import print_table, say
-from headway.cli.recipe_help import assignments
-from headway.cli.words import UsageError, any_value, config_file, read_options, scalar
+from headway.cli.options_output import print_table, say
+from headway.cli.options_words import UsageError, any_value, config_file, read_options, scalar
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import SettingValue
 from headway.runs.config import RunConfig, defaults_of, in_our_words, read_values

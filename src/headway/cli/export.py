@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.cli.output import say
-from headway.cli.words import UsageError, one_run, read_options
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, one_run, read_options
 from headway.coordinator.checkpoint_best_weights import LAST
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import JsonObject

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.starting import start
+from headway.cli.launch import start
 from headway.core.text_naming import unknown
 from headway.core.text_one_line import in_a_line
 from headway.core.types_opaque import SettingValue

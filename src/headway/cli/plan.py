@@ -42,10 +42,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from headway.cli.output import say
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options
 from headway.cli.plan_report import Machine, PlanReport
 from headway.cli.simulate import read_leads
-from headway.cli.words import UsageError, read_options
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import SettingValue
 from headway.llm.memory.model_shapes import find_shape

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from headway.cli.output import print_table, say
-from headway.cli.words import UsageError
+from headway.cli.options_output import print_table, say
+from headway.cli.options_words import UsageError
 from headway.core.types_opaque import JsonObject
 from headway.llm.memory.planned_run import PlannedRun, line_about_pages
 from headway.llm.memory.planned_run_fit_report import Place, table_rows

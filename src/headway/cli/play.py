@@ -21,9 +21,9 @@ from headway.agents.games import GAMES
 from headway.agents.loading import env_options, load_env
 from headway.agents.players import PlayedConversation, TextPlayer, human, play_episode
 from headway.agents.run_player import RunPlayer
-from headway.cli import output
-from headway.cli.story_telling import tell_story
-from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
+from headway.cli import options_output as output
+from headway.cli.options_words import UsageError, needs_games, read_options, whole_numbers
+from headway.cli.play_story_telling import tell_story
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import JsonObject, SettingValue
 from headway.text_games.loading import STORY_NAMES, is_story, load_story

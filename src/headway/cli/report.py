@@ -14,8 +14,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from headway.cli.doctor import examine as examine
-from headway.cli.output import say
-from headway.cli.words import UsageError, read_options
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options
 from headway.core.text_naming import unknown
 from headway.tools.report.report_page import leave_report as leave_report
 from headway.tools.report.report_page import write_report

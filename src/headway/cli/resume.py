@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from headway.cli.output import say
-from headway.cli.starting import launch_recipe, show_memory
+from headway.cli.launch import launch_recipe, show_memory
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options
 from headway.cli.sweep import resume as resume_sweep
-from headway.cli.words import UsageError, read_options
 from headway.coordinator.checkpoint import CheckpointStore
 from headway.core.types_opaque import JsonObject
 from headway.runs.config import RunConfig, read_values, understand

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from headway.cli.explain_recipe_help import explain_recipe
+from headway.cli.launch import start
 from headway.cli.lightzero import read_file
-from headway.cli.output import print_table, say
-from headway.cli.recipe_help import explain_recipe
-from headway.cli.starting import start
-from headway.cli.words import UsageError, config_file, read_options
+from headway.cli.options_output import print_table, say
+from headway.cli.options_words import UsageError, config_file, read_options
 from headway.coordinator.rerun import replay
 from headway.coordinator.roles import Stations
 from headway.core.types_opaque import SettingValue

@@ -4,10 +4,10 @@ The newest N (10), oldest first; or those with the highest, or the lowest, rewar
 
 from __future__ import annotations
 
-from headway.cli import output
-from headway.cli.words import UsageError, one_run, read_options, whole_numbers
+from headway.cli import options_output as output
+from headway.cli.options_words import UsageError, one_run, read_options, whole_numbers
+from headway.cli.samples_sample_view import show
 from headway.core.text_naming import unknown
-from headway.observe.sample_view import show
 from headway.runs.folder import RunFolder
 from headway.runs.samples import EVAL, TRAIN, choose, read_samples
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.cli.output import say
-from headway.cli.words import UsageError, read_options
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options
 from headway.core.text_naming import unknown
 from headway.runs.folder import RunFolder
 from headway.runs.requests import ask_to_scale

@@ -42,8 +42,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from headway.cli.options_words import UsageError, read_options
 from headway.cli.simulate_tables import print_outcomes
-from headway.cli.words import UsageError, read_options
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import SettingValue
 from headway.tools.report.recorded_run_run_history import read_story

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from headway.cli import output
-from headway.cli.output import print_table, say
+from headway.cli import options_output as output
+from headway.cli.options_output import print_table, say
 from headway.tools.simulate.cluster import Cluster
 from headway.tools.simulate.cluster_sessions import ClusterCosts
 from headway.tools.simulate.simulation import Outcome, Workshop, recommend

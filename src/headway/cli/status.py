@@ -5,10 +5,10 @@ Of a sweep (headway status SWEEP) how far each of its runs is.
 
 from __future__ import annotations
 
-from headway.cli import output
-from headway.cli.output import say
+from headway.cli import options_output as output
+from headway.cli.options_output import say
+from headway.cli.options_words import one_run
 from headway.cli.sweep_table import table_of
-from headway.cli.words import one_run
 from headway.tools.report.status import read_status
 from headway.tools.sweep.grid_folder import SweepFolder
 

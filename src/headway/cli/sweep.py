@@ -23,9 +23,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headway.cli.lightzero import read_file
-from headway.cli.output import say
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, read_options
 from headway.cli.sweep_table import SweepTable, print_results
-from headway.cli.words import UsageError, read_options
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import JsonObject, SettingValue
 from headway.runs.recipes_package import RECIPES, Recipe, load_recipe

@@ -52,7 +52,7 @@ def _end_with_the_sweep(frames: Iterator[Frame]) -> None:
 
 
 def _run(recipe_name: str, path: Path, settings: JsonObject) -> int:
-    from headway.cli.starting import launch_recipe, show_memory
+    from headway.cli.launch import launch_recipe, show_memory
     from headway.runs.config import read_values
     from headway.runs.folder import FolderInUse, RunFolder
     from headway.runs.launch_signals import answered_without_a_coordinator

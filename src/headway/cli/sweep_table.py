@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from headway.cli.output import OUT, print_table, say
+from headway.cli.options_output import OUT, print_table, say
 from headway.core.types_opaque import JsonObject
 from headway.runs.console import duration
 from headway.runs.parsed_json import parsed

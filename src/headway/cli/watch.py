@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.cli import output
-from headway.cli.output import say
-from headway.cli.words import UsageError, needs_games, read_options, whole_numbers
+from headway.cli import options_output as output
+from headway.cli.options_output import say
+from headway.cli.options_words import UsageError, needs_games, read_options, whole_numbers
 from headway.coordinator.checkpoint_best_weights import LAST
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import JsonObject
@@ -54,7 +54,7 @@ def command(words: list[str]) -> int:
 
 def _watch_policy(folder: RunFolder, options: JsonObject) -> int:
     with needs_games():
-        from headway.cli.env_watching import MAX_STEPS, Audience, watch_board, watch_policy
+        from headway.cli.watch_env_watching import MAX_STEPS, Audience, watch_board, watch_policy
         from headway.runs.recipes_loading import load
         from headway.zero.board_games_package import GAMES
     which, render = options.pop("checkpoint", LAST), str(options.pop("render", "auto"))
@@ -84,7 +84,7 @@ def _watch_policy(folder: RunFolder, options: JsonObject) -> int:
 
 
 def _watch_agent(folder: RunFolder, values: JsonObject, options: JsonObject) -> int:
-    from headway.cli.env_watching import watch_agent
+    from headway.cli.watch_env_watching import watch_agent
 
     if options.pop("checkpoint", LAST) != LAST:
         raise UsageError("runs of agent are watched with their newest weights: without --checkpoint")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from headway.cli.output import print_table, say
+from headway.cli.options_output import print_table, say
 from headway.coordinator.activities_waits import Stalled
 from headway.coordinator.checkpoint import CheckpointStore
 from headway.coordinator.role_calls import RunFailed

@@ -13,7 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from headway.agents.loading import load_env
-from headway.cli.words import UsageError
+from headway.cli.options_words import UsageError
 from headway.core.text_naming import unknown
 from headway.core.types_opaque import JsonObject
 from headway.runs.folder import RunFolder

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from rich.console import Console
 
-from headway.cli.words import UsageError
+from headway.cli.options_words import UsageError
 from headway.text_games.story_interface import Scene, StoryGame, StoryLost
 from headway.text_games.story_players import PlayedStory, play_story, typed_player
 

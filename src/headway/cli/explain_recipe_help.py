@@ -11,7 +11,7 @@ from typing import get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from headway.cli.output import print_table, say
+from headway.cli.options_output import print_table, say
 from headway.core.types_opaque import SettingValue
 from headway.runs.config import RunConfig
 from headway.runs.recipes_package import Recipe

@@ -1,1 +1,0 @@
-"""What is left here moves in a later step."""
