@@ -20,7 +20,7 @@ from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.protocols import Placement
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
-from headway.testing.fakes import Pause, ToyCollector, ToyLearner
+from headway.testing.toy_stations import Pause, ToyCollector, ToyLearner
 
 HEAD, WORKER, FAR, ANY = "head", "worker", "far", "any"
 

@@ -26,7 +26,7 @@ from log_totals import Audit, audit
 from waiting import patient, wait_until
 
 from headway.runs.fingerprint import fingerprint
-from headway.testing.fakes import pinned_loop
+from headway.testing.toy_stations import pinned_loop
 
 PORT = 6379
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 8 * "0123456789abcdef"}

@@ -14,7 +14,7 @@ from typing import Any
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Deadlines, Plan, Settings
 from headway.core.types import Batch
-from headway.testing.fakes import ToyLearner, toy_stations
+from headway.testing.toy_stations import ToyLearner, toy_stations
 
 
 @dataclass(frozen=True)

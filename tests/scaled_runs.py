@@ -17,7 +17,7 @@ from headway.coordinator.settings import Settings
 from headway.core.protocols import Runtime
 from headway.core.types import Batch, Rollout, Snapshot, Ticket, derive_seed
 from headway.runs.log_file import Mark
-from headway.testing.fakes import ToyCollector, ToyLearner
+from headway.testing.toy_stations import ToyCollector, ToyLearner
 
 
 class ScaledRun:

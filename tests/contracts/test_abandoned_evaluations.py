@@ -24,7 +24,7 @@ from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_of_functions import run
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import ToyEvaluator, pinned_loop, toy_stations
+from headway.testing.toy_stations import ToyEvaluator, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 pytestmark = pytest.mark.timeout(60)

@@ -25,7 +25,7 @@ from headway.runs.fingerprint import fingerprint
 from headway.runs.metrics import metrics_of
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import Pause, pinned_loop, toy_stations
+from headway.testing.toy_stations import Pause, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, Lognormal, SimulatedLearner, SteadyWorkload
 
 

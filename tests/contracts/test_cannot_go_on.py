@@ -16,7 +16,7 @@ from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch
-from headway.testing.fakes import ToyCollector, ToyEngine, ToyLearner
+from headway.testing.toy_stations import ToyCollector, ToyEngine, ToyLearner
 
 DROPS = Retries(on_failure="drop", attempts_on_error=3)
 

@@ -19,7 +19,7 @@ from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
+from headway.testing.toy_stations import Pause, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]

@@ -23,7 +23,7 @@ from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import SIZE, ToyCollector, ToyLearner
+from headway.testing.toy_stations import SIZE, ToyCollector, ToyLearner
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 DROPS = Retries(on_failure="drop")

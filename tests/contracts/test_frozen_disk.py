@@ -23,7 +23,7 @@ from waiting import patient, wait_until
 
 from headway.runs.fingerprint import fingerprint
 from headway.testing.auditor import audit as faults_in
-from headway.testing.fakes import pinned_loop
+from headway.testing.toy_stations import pinned_loop
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(90)]
 

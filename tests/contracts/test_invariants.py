@@ -33,7 +33,7 @@ from headway.runs.launch_of_functions import run as run_functions
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import audit as audit_log
-from headway.testing.fakes import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
+from headway.testing.toy_stations import Pause, ToyCollector, ToyEvaluator, ToyLearner, toy_stations
 from headway.tools.simulate.workloads import Constant, FaultyWorkload, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes", "virtual"]

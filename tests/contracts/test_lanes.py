@@ -40,7 +40,7 @@ from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
 from headway.runtimes.processes import Processes
 from headway.runtimes.virtual import Fault, Virtual
-from headway.testing.fakes import (
+from headway.testing.toy_stations import (
     Pause,
     ToyCollector,
     ToyEngine,

@@ -28,7 +28,14 @@ from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.inline import Inline
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import ToyCollector, ToyLearner, ToyReplayLearner, pinned_loop, plain_loop, toy_stations
+from headway.testing.toy_stations import (
+    ToyCollector,
+    ToyLearner,
+    ToyReplayLearner,
+    pinned_loop,
+    plain_loop,
+    toy_stations,
+)
 from headway.tools.simulate.workloads import Exponential, FaultyWorkload, Lognormal
 
 

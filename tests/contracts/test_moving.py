@@ -21,7 +21,7 @@ from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import audit as faults_in
-from headway.testing.fakes import ToyCollector, ToyEngine, engine_stations, pinned_loop, toy_stations
+from headway.testing.toy_stations import ToyCollector, ToyEngine, engine_stations, pinned_loop, toy_stations
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.series_notable_moments import notable_moments
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload

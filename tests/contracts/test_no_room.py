@@ -18,7 +18,7 @@ from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.virtual import Virtual
 from headway.testing.auditor import audit as faults_in
-from headway.testing.fakes import engine_stations, pinned_loop, toy_stations
+from headway.testing.toy_stations import engine_stations, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 

@@ -24,7 +24,7 @@ from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.auditor import audit
-from headway.testing.fakes import ToyEngine, ToyEvaluator, ToyLearner, engine_stations, pinned_loop
+from headway.testing.toy_stations import ToyEngine, ToyEvaluator, ToyLearner, engine_stations, pinned_loop
 from headway.tools.report.recorded_run_run_history import tell
 
 PATIENCE_S = 20.0

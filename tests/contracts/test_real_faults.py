@@ -22,7 +22,7 @@ from headway.core.rules_order import READY
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.processes import Processes
-from headway.testing.fakes import Pause, pinned_loop, toy_stations
+from headway.testing.toy_stations import Pause, pinned_loop, toy_stations
 
 
 class Saboteur(MemoryRecorder):

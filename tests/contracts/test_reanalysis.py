@@ -30,7 +30,6 @@ from headway.runs.fingerprint import fingerprint
 from headway.runs.metrics import metrics_of
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Fault, Virtual
-from headway.testing.fakes import Pause, toy_stations
 from headway.testing.replay_fakes import (
     ToyReanalyzer,
     ToyTargets,
@@ -38,6 +37,7 @@ from headway.testing.replay_fakes import (
     toy_reanalysis_stations,
     toy_replay_stations,
 )
+from headway.testing.toy_stations import Pause, toy_stations
 from headway.tools.simulate.workloads import Constant, Exponential, FaultyWorkload, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]

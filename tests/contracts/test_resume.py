@@ -32,7 +32,7 @@ from headway.runs.log_file import Mark
 from headway.runs.log_parts import go_on_at
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
+from headway.testing.toy_stations import Pause, ToyLearner, ToyReplayLearner, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, Lognormal, SteadyWorkload
 
 

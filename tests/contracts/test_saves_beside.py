@@ -22,7 +22,7 @@ from headway.core.types import Batch, LearnReport
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
-from headway.testing.fakes import ToyLearner, pinned_loop, toy_stations
+from headway.testing.toy_stations import ToyLearner, pinned_loop, toy_stations
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.what_if_fitting import fit
 

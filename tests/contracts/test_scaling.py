@@ -24,7 +24,7 @@ from headway.runs.fingerprint import fingerprint
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Fault, Virtual
 from headway.testing.auditor import audit
-from headway.testing.fakes import Pause, engine_stations, toy_stations
+from headway.testing.toy_stations import Pause, engine_stations, toy_stations
 from headway.tools.report.recorded_run_run_history import tell
 from headway.tools.report.series_notable_moments import notable_moments
 from headway.tools.report.status_log_end import read_end

@@ -33,8 +33,8 @@ from headway.runs.log_parts import go_on_at
 from headway.runtimes.build import build_runtime
 from headway.runtimes.processes import Processes
 from headway.runtimes.virtual import Fault, Virtual
-from headway.testing.fakes import Pause, ToyCollector, ToyLearner, ToyReplayLearner, toy_stations
 from headway.testing.replay_fakes import ToyDrawLearner, ToyReplay, plain_replay_loop, toy_replay_stations
+from headway.testing.toy_stations import Pause, ToyCollector, ToyLearner, ToyReplayLearner, toy_stations
 from headway.tools.simulate.workloads import Constant, Exponential, FaultyWorkload, Lognormal, SteadyWorkload
 
 RUNTIMES = ["inline", "threads", "processes"]

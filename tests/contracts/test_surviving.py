@@ -33,7 +33,7 @@ from headway.runs.launch_of_functions import run
 from headway.runs.launch_session import launch
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import Pause, pinned_loop, toy_stations
+from headway.testing.toy_stations import Pause, pinned_loop, toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 ENOUGH_S = patient(60)

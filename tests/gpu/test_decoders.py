@@ -23,7 +23,7 @@ from headway.llm.engine.triton_llama_decoder import TritonLlamaDecoder  # noqa: 
 from headway.llm.model.loading_models import load_model, load_tokenizer  # noqa: E402
 from headway.llm.train.trees import ReplyTree  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
-from headway.testing.score_contract import ScoreContract  # noqa: E402
+from headway.testing.engine_contract_score_contract import ScoreContract  # noqa: E402
 from headway.testing.session_contract import SessionContract  # noqa: E402
 from headway.testing.tiny_models import tiny_model, tiny_tokenizer  # noqa: E402
 

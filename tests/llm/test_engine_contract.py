@@ -25,7 +25,7 @@ from headway.llm.engine.transformers_engine import TransformersEngine, build_dec
 from headway.llm.engine.vllm_engine import VLLMEngine, kind_of_log_probs  # noqa: E402
 from headway.llm.model.loading_models import load_model, load_tokenizer  # noqa: E402
 from headway.testing.engine_contract import EngineContract  # noqa: E402
-from headway.testing.score_contract import ScoreContract  # noqa: E402
+from headway.testing.engine_contract_score_contract import ScoreContract  # noqa: E402
 from headway.testing.session_contract import SessionContract  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")

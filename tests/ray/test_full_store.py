@@ -22,7 +22,7 @@ from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.ray_actors import RayActors
-from headway.testing.fakes import ToyCollector, ToyLearner, pinned_loop
+from headway.testing.toy_stations import ToyCollector, ToyLearner, pinned_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 STORE = 80 << 20  # the smallest Ray accepts

@@ -24,8 +24,8 @@ from headway.core.rules_order import READY
 from headway.core.types import Batch, Rollout, Snapshot, Ticket
 from headway.runs.event_log import MemoryRecorder
 from headway.runtimes.ray_actors import RayActors
-from headway.testing.fakes import Echo, Pause, ToyCollector, ToyLearner
 from headway.testing.runtime_contract import SOON_S
+from headway.testing.toy_stations import Echo, Pause, ToyCollector, ToyLearner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150)]
 

@@ -29,7 +29,7 @@ from headway.core.protocols import Placement
 from headway.runs.event_log import MemoryRecorder
 from headway.runs.fingerprint import fingerprint
 from headway.runtimes.ray_actors import RayActors
-from headway.testing.fakes import Pause, ToyCollector, ToyLearner, pinned_loop
+from headway.testing.toy_stations import Pause, ToyCollector, ToyLearner, pinned_loop
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(150), pytest.mark.usefixtures("no_ray")]
 

@@ -28,8 +28,8 @@ from headway.runs.fingerprint import fingerprint
 from headway.runs.launch_session import launch
 from headway.runtimes.inline import Inline
 from headway.runtimes.ray_actors import RayActors
-from headway.testing.fakes import Pause, ToyCollector
 from headway.testing.replay_fakes import plain_replay_loop, toy_replay_stations
+from headway.testing.toy_stations import Pause, ToyCollector
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(90), pytest.mark.usefixtures("local_ray")]
 RATIO = ReplayRatio(2, min_size=12, samples_per_update=4, steps_per_ticket=4)

@@ -43,8 +43,8 @@ from headway.runtimes.ray_actors import RayActors
 from headway.runtimes.ray_cluster_ray_notices import hear
 from headway.runtimes.ray_role_ray_payloads import RayRef
 from headway.testing.auditor import audit as audit_log
-from headway.testing.fakes import Echo, Pause, ToyEngine, engine_stations, pinned_loop, plain_loop, toy_stations
 from headway.testing.runtime_contract import SOON_S, RuntimeContract
+from headway.testing.toy_stations import Echo, Pause, ToyEngine, engine_stations, pinned_loop, plain_loop, toy_stations
 
 pytestmark = pytest.mark.timeout(90)
 in_local_ray = pytest.mark.usefixtures("local_ray")

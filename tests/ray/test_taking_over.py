@@ -15,8 +15,8 @@ from waiting import patient
 from headway.core.protocols import GivesNotice, Placement, Role
 from headway.runtimes.ray_actors import RayActors
 from headway.runtimes.ray_cluster_ray_doubts import Doubts, rooms
-from headway.testing.fakes import Echo
 from headway.testing.runtime_contract import SOON_S
+from headway.testing.toy_stations import Echo
 
 pytestmark = [pytest.mark.timeout(90), pytest.mark.usefixtures("local_ray")]
 

@@ -18,7 +18,7 @@ from headway.runs.event_log import read_events
 from headway.runs.fingerprint import fingerprint
 from headway.runs.folder import RunFolder
 from headway.runs.launch_session import launch
-from headway.testing.fakes import pinned_loop, toy_stations
+from headway.testing.toy_stations import pinned_loop, toy_stations
 
 SOURCE = Path(headway.__file__).parent
 WALL_CLOCKS = {"time", "time_ns", "localtime", "gmtime", "ctime", "now", "utcnow", "today"}

@@ -25,7 +25,7 @@ from headway.runs.monitor import Monitor, MonitorThread, StopRun, load_monitor
 from headway.runs.monitor_components import component_statistics, statistics_lines
 from headway.runtimes.build import build_runtime
 from headway.runtimes.virtual import Virtual
-from headway.testing.fakes import toy_stations
+from headway.testing.toy_stations import toy_stations
 from headway.tools.simulate.workloads import Constant, SteadyWorkload
 
 

@@ -22,7 +22,7 @@ from headway.core.types import Batch, LearnReport
 from headway.replay.prioritized import PrioritizedReplay
 from headway.replay.prioritized_item_ring import DrawnItems, ItemRing
 from headway.runtimes.inline import Inline
-from headway.testing.fakes import ToyCollector, ToyLearner
+from headway.testing.toy_stations import ToyCollector, ToyLearner
 
 stable = settings(max_examples=60, deadline=None, derandomize=True)
 uniform = partial(PrioritizedReplay, alpha=0.0)

@@ -27,7 +27,7 @@ from headway.agents.players import scripted_player
 from headway.core.text_one_line import in_a_line, shortened
 from headway.core.types import derive_seed
 from headway.runtimes.loop_threads_daemon_thread import in_daemon_thread
-from headway.testing.global_generators import generator_states, generators_as_they_were, scrambled
+from headway.testing.agent_env_checks_global_generators import generator_states, generators_as_they_were, scrambled
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 NUM_THREADS = 8

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from headway.llm.engine.protocol_engine import Aborted, EngineError, Overdue, Request, Sample, Sampling
-from headway.testing.engine_subject import SOON_S, MakeEngine, answer, started, tokens, wait_until
-from headway.testing.score_contract import ScoreContract
+from headway.testing.engine_contract_engine_subject import SOON_S, MakeEngine, answer, started, tokens, wait_until
+from headway.testing.engine_contract_score_contract import ScoreContract
 
 
 class EngineContract(ScoreContract):

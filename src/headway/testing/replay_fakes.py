@@ -23,7 +23,7 @@ from headway.core.rules import Tally
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket, derive_seed
 from headway.core.types_opaque import Payload, SavedState, Weights
 from headway.replay.prioritized import PrioritizedReplay
-from headway.testing.fakes import SIZE, ToyEvaluator, ToyLearner, Vector, toy_stations
+from headway.testing.toy_stations import SIZE, ToyEvaluator, ToyLearner, Vector, toy_stations
 
 Work = Callable[[Rollout], None]
 

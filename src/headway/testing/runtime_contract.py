@@ -16,7 +16,7 @@ import pytest
 from headway.core.protocols import EndsRoles, Role, RoleDied, RoleError, RoleLate, RoleRaised, Runtime
 from headway.core.types import Batch, Rollout, Snapshot
 from headway.core.types_opaque import RoleAnswer
-from headway.testing.fakes import Broken, Crossing, Echo
+from headway.testing.toy_stations import Broken, Crossing, Echo
 
 T = TypeVar("T")
 SOON_S = 300.0

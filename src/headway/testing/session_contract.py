@@ -20,8 +20,8 @@ import numpy as np
 import pytest
 
 from headway.llm.engine.protocol_engine import Aborted, EngineError, Overdue, Reply, Sampling, Session
-from headway.testing.engine_subject import SOON_S, MakeEngine, started, wait_until
-from headway.testing.session_subject import SessionSubject, Talk
+from headway.testing.engine_contract_engine_subject import SOON_S, MakeEngine, started, wait_until
+from headway.testing.session_contract_session_subject import SessionSubject, Talk
 
 LONG = Sampling(max_tokens=100, min_tokens=100)
 

@@ -18,7 +18,7 @@ from headway.coordinator.settings import Settings
 from headway.core.protocols import Learner
 from headway.core.types import Batch, Rollout, Score, Snapshot, Ticket, derive_seed
 from headway.core.types_opaque import SavedState, Weights
-from headway.testing.fakes import SIZE, ToyLearner, ToyReplayLearner
+from headway.testing.toy_stations import SIZE, ToyLearner, ToyReplayLearner
 
 SECOND = "second"
 

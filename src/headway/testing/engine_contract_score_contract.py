@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from headway.llm.engine.protocol_engine import Aborted, ContinuationScores, Engine, EngineError, ScoreRequest
-from headway.testing.engine_subject import SOON_S, EngineSubject, MakeEngine, started, wait_until
+from headway.testing.engine_contract_engine_subject import SOON_S, EngineSubject, MakeEngine, started, wait_until
 
 
 class ScoreContract(EngineSubject):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from headway.llm.engine.protocol_engine import Engine, Reply, Request, Sample, Sampling, Session
-from headway.testing.engine_subject import EngineSubject
+from headway.testing.engine_contract_engine_subject import EngineSubject
 
 
 @dataclass
