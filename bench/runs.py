@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -21,13 +20,14 @@ def recorded(recipe: str, settings: dict[str, Any]) -> tuple[RunResult, list[dic
     from headway.coordinator.coordinator import Coordinator
     from headway.runs.config import read_values
     from headway.runs.event_log import MemoryRecorder
+    from headway.runs.recipes_package import load_recipe
     from headway.runtimes.build import build_runtime
 
     torch.set_num_threads(1)
-    module = importlib.import_module(f"headway.recipes.{recipe}")
-    config = read_values(module.CONFIG, settings)
+    found = load_recipe(recipe)
+    config = read_values(found.config, settings)
     runtime, recorder = build_runtime(config.runtime), MemoryRecorder()
-    result = runtime.run(Coordinator(module.stations(config), config.settings(), runtime, recorder=recorder).run())
+    result = runtime.run(Coordinator(found.stations(config), config.settings(), runtime, recorder=recorder).run())
     return result, recorder.events
 
 

@@ -5,7 +5,8 @@
     python bench/scale.py --only ray         one part: threads, processes, ray or branches
 
 One coordinator: collectors that take a second a ticket, a batch of one ticket a collector, a lead of 2, what a ticket
-costs as it is shipped (`headway.tools.simulate.cluster_ticket_costs`). Branches: as in bench/branches.py. Nothing is asserted.
+costs as it is shipped (`headway.tools.simulate.cluster_ticket_costs`). Branches: as in bench/branches.py. Nothing is
+asserted.
 """
 
 from __future__ import annotations

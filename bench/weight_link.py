@@ -6,7 +6,7 @@
 
       learner's process                                         engine's process
       store    to the machine's memory, into shared memory      mapped; onto the device
-      direct   a copy on the device, a handle                   NCCL or gloo; onto the device   (llm/weights/receiver_weight_link.py)
+      direct   a copy on the device, a handle                   NCCL or gloo; onto the device
       wire     the same handle                                  bytes over TCP; onto the device   (what direct falls to)
 
 Each hand-over ends when all weights are in the engine's device memory. The ways take turns in every repeat, so that

@@ -1,4 +1,5 @@
-"""The search of `headway.zero.search_package`, slow and obvious: one object per node, one root after another, recursion.
+"""The search of `headway.zero.search_package`, slow and obvious: one object per node, one root after another,
+recursion.
 
 It reads its generator in the same order and computes in float32 in the same order, so on any model its visits are the
 same and its values are the same to the last bit. That is what it is for; it is several hundred times as slow.

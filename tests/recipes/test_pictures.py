@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from search_runs import run, tiny
 from headway.core.types import Snapshot, Ticket
 from headway.envs.gymnasium_vector import reaches_255
 from headway.runs.fingerprint import fingerprint
-from headway.runs.recipes_package import load_recipe
+from headway.runs.recipes_package import MODULES, load_recipe
 from headway.zero.self_play_planes import as_seen, seen_shape
 from headway.zero.stations_search_run import game_spec
 
@@ -63,7 +64,7 @@ def test_bytes_are_divided_by_255_before_the_first_layer_and_ones_are_not(recipe
     seen = []
     config = config_of(recipe, "last")
     spec = game_spec(config)
-    module = __import__(f"headway.recipes.{recipe}", fromlist=["_network"])
+    module = import_module(MODULES[recipe])
     network = module._network(config, spec)
     network.encoder[0].register_forward_hook(lambda layer, given, made: seen.append(given[0]))
     network.encode(torch.full((1, 3, 32, 32), 255.0))

@@ -28,7 +28,7 @@ MAY_ASK_THE_WALL_CLOCK = {
     "tools/report/report.py": "the same, in words",
     "tools/report/status.py": "how long a log has been silent, by the time its file system gave it",
     "runs/tensorboard_sink.py": "TensorBoard's stamps",
-    "runtimes/ray_cluster_ray_notices.py": "how long a node has left, for people: Ray says when it goes by the wall clock",
+    "runtimes/ray_cluster_ray_notices.py": "how long a node has left, for people: Ray says it by the wall clock",
 }
 
 

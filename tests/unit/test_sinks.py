@@ -644,7 +644,7 @@ def test_the_mode_of_wandb_is_what_its_variable_says_unless_it_is_set(tmp_path: 
 
 def make_absent(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = [name for name in sys.modules if name.startswith(f"{package}.")]
-    for name in [*loaded, f"headway.observe.{package}_sink"]:
+    for name in [*loaded, f"headway.runs.{package}_sink"]:
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, package, None)
 

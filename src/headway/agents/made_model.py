@@ -1,4 +1,5 @@
-"""Models that the runs of this library make: `made:GAME`, and the folder of a run. `headway.llm.model.loading_models` asks here.
+"""Models that the runs of this library make: `made:GAME`, and the folder of a run. `headway.llm.model.loading_models`
+asks here.
 
 made:lights                    a small model that knows the words of a game, made on the spot
 made:my_games.py:Guess         ... of your own: the game has a method vocabulary() that lists its words

@@ -5,7 +5,8 @@
     train([main_config, create_config], seed=0, max_env_step=200_000)
 
 The recipe is chosen by `create_config.policy.type`, the environment by both. Every name in them is translated, said
-to have no effect, or refused with the reason: `headway/tools/names/lightzero.py` holds the tables. On the command line the
+to have no effect, or refused with the reason: `headway/tools/names/lightzero.py` holds the tables. On the command
+line the
 file itself is enough:
 
     headway run --config cartpole_unizero_config.py --max_lead 2

@@ -4,7 +4,8 @@
       actions[2] = ...        ---- 2 ------------>  step 2
       obs[2], rewards[2] ...  <--- 2 -------------  has written them
 
-The rows lie in anonymous memory (runtimes/child_process_memory.py). A row belongs to the worker from the question to its answer, and
+The rows lie in anonymous memory (runtimes/child_process_memory.py). A row belongs to the worker from the question to
+its answer, and
 to the collector otherwise.
 """
 

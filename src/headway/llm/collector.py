@@ -2,7 +2,8 @@
 
     ticket --> prompt (its index says which) --> engine: G replies --> rewards --> rollout
 
-Rewards of functions and models are computed beside generation (`llm/tasks/reward_pool.py`): a lane waits for those of its own
+Rewards of functions and models are computed beside generation (`llm/tasks/reward_pool.py`): a lane waits for those of
+its own
 group, and the engine goes on with the others.
 
 A collector holds its engine, so weights are pushed to it (`apply`) and a rollout's span is what the engine stamped

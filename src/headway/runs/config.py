@@ -2,7 +2,8 @@
 
 One frozen, validated model per recipe. It is flat: it inherits groups of settings (`shared_settings.py`, the settings
 of its learner), each declared once, and hands them on as wholes (`part`). A value comes from, in rising order: the
-default, `--config file.yaml`, `--field value`. Names known from other systems are translated (`headway.tools.names`), unknown
+default, `--config file.yaml`, `--field value`. Names known from other systems are translated (`headway.tools.names`),
+unknown
 ones are refused with the nearest known one. What cannot be is said all at once, one line for each problem.
 """
 

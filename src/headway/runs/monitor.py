@@ -6,7 +6,8 @@
                                      a text       an alarm: said on standard error and in run.log
                                      StopRun(why) the run finishes its update, saves and ends
 
-`statistics` are groups of numbers under the names users know (`runs/monitor_components.py`). A monitor with two arguments
+`statistics` are groups of numbers under the names users know (`runs/monitor_components.py`). A monitor with two
+arguments
 is given those of the trainer and those of the rollouter. It has a thread of its own: a slow one misses looks, and never
 holds up the run. One that raises anything else is named in one line and is off from then on, and the run goes on.
 """

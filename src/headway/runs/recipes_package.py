@@ -31,6 +31,21 @@ RECIPES = {
     "unizero": "UniZero, MuZero with a transformer as its model, on the same games (needs headway[games])",
 }
 
+MODULES = {
+    "agent": "headway.agents.recipe",
+    "functions": "headway.runs.bandit",
+    "cartpole": "headway.ppo.cartpole",
+    "colorlines": "headway.ppo.colorlines.recipe",
+    "gsm8k": "headway.llm.gsm8k",
+    "grpo": "headway.llm.grpo",
+    "muzero": "headway.zero.muzero_recipe",
+    "ppo": "headway.ppo.recipe_ppo",
+    "priorzero": "headway.text_games.recipe_priorzero",
+    "sft": "headway.llm.sft",
+    "unizero": "headway.zero.unizero_recipe",
+}
+"""Where each is at home. It is imported when it is asked for: it may need packages others do not."""
+
 ELSEWHERE = {
     **dict.fromkeys(("a2c", "ddpg", "dqn", "sac", "td3"), "ppo, muzero and unizero learn from environments"),
     **dict.fromkeys(("dpo", "kto"), "grpo learns from rewards, sft from examples"),
@@ -91,7 +106,7 @@ def load_recipe(name: str) -> Recipe:
         raise ValueError(f"recipe {name!r} is not here: {ELSEWHERE[name]}")
     if name not in RECIPES:
         raise ValueError(f"{unknown('recipe', name, RECIPES)}, or a file of your own that ends in .py")
-    return _recipe(name, import_module(f"headway.recipes.{name}"))
+    return _recipe(name, import_module(MODULES[name]))
 
 
 def _recipe(name: str, module: ModuleType) -> Recipe:

@@ -24,7 +24,7 @@ def daemon_thread(work: Callable[[], T], name: str, done: Future[T]) -> threadin
     def run() -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is raised where somebody waits for it
+        except BaseException as error:
             done.set_exception(error)
         else:
             done.set_result(result)

@@ -4,7 +4,8 @@
       ^                                                  |
       +------------------ |v - z| by id -----------------+
 
-What goes in is what `zero/replay_game_segments.py` draws, time first; what comes back besides the metrics is a priority for
+What goes in is what `zero/replay_game_segments.py` draws, time first; what comes back besides the metrics is a
+priority for
 each of its positions. Weights are published as one vector: the trained ones, or their average over the last updates,
 which plays more evenly than any of them.
 """

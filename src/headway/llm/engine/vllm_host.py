@@ -19,7 +19,7 @@ MODULE = "headway_vllm_host"
 if __name__ in ("__main__", "__mp_main__"):  # as a script, or in a worker that a script has spawned
     sys.modules[MODULE] = sys.modules[__name__]
     sys.modules["headway"] = ModuleType("headway")  # its folder, and nothing that it imports
-    sys.modules["headway"].__path__ = [str(Path(__file__).parents[1])]
+    sys.modules["headway"].__path__ = [str(Path(__file__).parents[2])]
 
 from headway.llm.engine.engine_host import Layout, News, serve  # noqa: E402
 

@@ -26,7 +26,8 @@ from headway.llm.memory.roles_training_memory import Training, learner_host_memo
 
 EvaluatorPlace = Literal["own", "engine", "none"]
 PAIR_SLOWNESS = 1.5
-"""How much slower a pair of tokens in attention is than the same work in a matrix, as trees are cut (llm/train/trees.py)."""
+"""How much slower a pair of tokens in attention is than the same work in a matrix, as trees are cut
+(llm/train/trees.py)."""
 
 
 class Room(Protocol):

@@ -34,7 +34,8 @@ QUANTIZED_BLOCK = 256
 SAVED_COPIES_ON_HOST = 3
 """A checkpoint of replicas is in the machine's memory this many times at its peak: as tensors, packed, and written."""
 SAVED_AHEAD_BYTES = 1 << 30
-"""Of a checkpoint in shards a rank copies so much at most, while it goes on learning (llm/train/shard_files_shard_writer.py)."""
+"""Of a checkpoint in shards a rank copies so much at most, while it goes on learning
+(llm/train/shard_files_shard_writer.py)."""
 CHECKED_ON_DEVICE_BYTES = 2 << 30
 """The largest copy of trained weights that an engine is checked by and that stays on the GPU (grpo/engine_check.py)."""
 STEP_BYTES = 4

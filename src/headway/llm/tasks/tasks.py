@@ -293,7 +293,7 @@ class _TaskSource:
 
     def maker(self) -> Callable[..., Task]:
         try:
-            module = importlib.import_module(f"headway.llm.{self.module}")
+            module = importlib.import_module(f"headway.llm.tasks.{self.module}")
         except ModuleNotFoundError as error:
             if not self.package or error.name != self.package.replace("-", "_"):
                 raise
@@ -308,6 +308,6 @@ TASKS: dict[str, _TaskSource] = {
     "parquet": _TaskSource("file_tasks", "rows_of_files", "FILE"),
     "datasets": _TaskSource("file_tasks", "rows_of_datasets", "FOLDER_OR_ID"),
     "reasoning_gym": _TaskSource("reasoning_gym_tasks", "reasoning_gym_task", "DATASET", "reasoning-gym"),
-    "larger_than": _TaskSource("made_up_tasks", "larger_than"),
-    "arithmetic": _TaskSource("made_up_tasks", "arithmetic"),
+    "larger_than": _TaskSource("synthetic_tasks", "larger_than"),
+    "arithmetic": _TaskSource("synthetic_tasks", "arithmetic"),
 }

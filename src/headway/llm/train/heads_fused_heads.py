@@ -1,4 +1,5 @@
-"""What follows the logits of a head (llm/train/heads.py), compiled: read once, in the precision the product has them in.
+"""What follows the logits of a head (llm/train/heads.py), compiled: read once, in the precision the product has them
+in.
 
     hidden [n, H] --product--> logits [n, V], bfloat16 --one kernel--> log p [n], entropy [n], log sum exp [n]
 

@@ -1,6 +1,6 @@
 """Learns a language model from episodes that others have played or written.
 
-    episodes --> microbatches of trees (llm/train/trees.py) or of rows --> -log p of what was said, mean over trained tokens
+    episodes --> microbatches of trees (trees.py) or of rows --> -log p of what was said, mean over trained tokens
                                                                                   |
     weights <-- AdamW <-- gradients, added up over ranks <------------------------+
 

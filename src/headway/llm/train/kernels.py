@@ -1,7 +1,7 @@
 """How the body of a model in training is run on its device: by which attention, and compiled or not.
 
     dense    a mask of every pair of places; rows are trees, padded to the longest. What is fastest on a CPU
-    flex     a table of blocks (llm/train/trees_block_masks.py); trees stand end to end in one row, of one of few lengths
+    flex     a table of blocks (trees_block_masks.py); trees stand end to end in one row, of one of few lengths
     flash    such rows too, read as sequences (llm/train/trees_flash_trees.py): no windows, no caps
 
     auto     on a GPU flash, or flex where that does not fit, and compiled layers; else dense and layers as they are

@@ -2,7 +2,8 @@
 
 A model of transformers asks for its attention by a name. Under ours it gets a function that reads rows of trees: by a
 table of blocks in which somebody sees somebody (llm/train/trees_block_masks.py), or by where sequences begin and end
-(llm/train/trees_flash_trees.py). A pass over anything else, with a plain mask or none, goes on to torch's own attention.
+(llm/train/trees_flash_trees.py). A pass over anything else, with a plain mask or none, goes on to torch's own
+attention.
 
 Both are made for GPUs. On a CPU they are here to be tested: what needs a gradient is written out, for every pair of
 places.

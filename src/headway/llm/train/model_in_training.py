@@ -1,6 +1,6 @@
 """A causal language model in training: what every learner of one keeps and does alike.
 
-    load --> the model, without dropout --> its layout (llm/train/kernels_layouts.py) and its kernels (llm/train/kernels.py)
+    load --> the model, without dropout --> its layout (kernels_layouts.py) and its kernels (kernels.py)
          --> sizes of microbatches
          --> the weights that are trained, with AdamW (llm/train/optimizer_trained_weights.py)
 

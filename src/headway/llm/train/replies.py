@@ -9,7 +9,8 @@
 A reply is one to a prompt, or a whole episode: then the tokens of its turns follow each other in the line, and what the
 environment said between them is read by the model and stands nowhere in the line.
 
-Whoever computes in microbatches of trees (llm/train/trees.py) finds the places of their tokens in the line, reads what is
+Whoever computes in microbatches of trees (llm/train/trees.py) finds the places of their tokens in the line, reads
+what is
 there and writes what was found. So nothing that is known of a token depends on how the batch was cut.
 """
 

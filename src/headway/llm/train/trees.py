@@ -31,7 +31,8 @@ branch that its replies see too.
     branch       0  0 | 1J |  1J+1  1J+2|  2J   | 2J+1          J: JOINED, more than a tree has replies
 
 What a token sees is a mask of ours instead of the model's own, so it has to be what the model would make: layers with a
-sliding window get the tree within the window. A model that cannot be told (llm/train/kernels_layouts.py) reads each reply as a row of
+sliding window get the tree within the window. A model that cannot be told (llm/train/kernels_layouts.py) reads each
+reply as a row of
 its own, behind the prompt again, by its own rules: trees of one reply, `apart`.
 """
 

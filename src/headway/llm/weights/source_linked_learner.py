@@ -1,4 +1,5 @@
-"""A learner whose weights stay with it: it publishes a handle, and engines come for them (llm/weights/receiver_weight_link.py)."""
+"""A learner whose weights stay with it: it publishes a handle, and engines come for them
+(llm/weights/receiver_weight_link.py)."""
 
 from __future__ import annotations
 

@@ -102,5 +102,5 @@ def register() -> None:
         gymnasium.register(
             GYMNASIUM_ID,
             entry_point=f"{__name__}:single_game",
-            vector_entry_point=f"{__package__}.gymnasium_vector:ColorLinesVector",
+            vector_entry_point="headway.ppo.colorlines.vector_gymnasium_vector:ColorLinesVector",
         )
