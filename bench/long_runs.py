@@ -26,12 +26,12 @@ from pathlib import Path
 
 from soak_measures import on_disk
 
-from headway import launching
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Plan, Settings
 from headway.core import events as ev
 from headway.core.types import Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs import files_run_files as run_files
+from headway.runs import launch_session as launching
 from headway.runs.event_log import EventLog
 from headway.runs.folder import RunFolder
 from headway.runs.folder_environment import describe_environment

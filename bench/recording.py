@@ -20,11 +20,11 @@ from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway import launching
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Plan, Settings
 from headway.core.types import Batch, LearnReport, Rollout, Snapshot, Ticket
 from headway.runs import files_run_files as run_files
+from headway.runs import launch_session as launching
 from headway.runs.folder import RunFolder
 
 COLLECT_S = 0.0006

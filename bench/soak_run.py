@@ -17,12 +17,13 @@ from pathlib import Path
 
 import numpy as np
 
-from headway import launching
 from headway.coordinator.roles import Stations
 from headway.coordinator.settings import Deadlines, Plan, Retries, Settings
 from headway.core.rules_order import READY, OnStale
 from headway.core.types import SAMPLES, Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs import files_run_files as run_files
+from headway.runs import launch_session as launching
+from headway.runs.sinks_metric_sinks import build_sinks
 from headway.runs import launch_session as session
 from headway.runs import log_file, samples, tensorboard_sink
 from headway.runs import sinks_json_lines as json_lines
@@ -144,7 +145,7 @@ def run_all(folder: RunFolder, runtime: str, wall_s: float, per_s: float, shrink
             runtime=runtime,
             folder=folder,
             resume=folder.events.exists(),
-            sinks=launching.build_sinks(folder),
+            sinks=build_sinks(folder),
             alarms={"stale_samples_ratio": 1.0},
         )
         sessions += 1

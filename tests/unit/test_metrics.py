@@ -580,7 +580,7 @@ def test_a_real_run_writes_every_name_there_is_and_no_other() -> None:
 
 
 def test_every_cause_of_waiting_is_known() -> None:
-    source = DOCS.parent / "src/headway/coordinate"
+    source = DOCS.parent / "src/headway/coordinator"
     text = "".join(path.read_text() for path in source.glob("*.py"))
     causes = set(re.findall(r"board\.wait\(\s*[\w.]+(?:\(\w+\))?,\s*\"([\w-]+)\"", text))
     causes |= set(re.findall(r"turn\.wait_outside\(\s*\"([\w-]+)\"", text))

@@ -570,7 +570,7 @@ def test_the_page_travels_with_the_package(tmp_path: Path) -> None:
     (built,) = wheel.WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
     listed = subprocess.run([sys.executable, "-m", "zipfile", "-l", built], capture_output=True, text=True, check=True)
     for name in ("page.html", "page.css", "page.js"):
-        assert f"headway/observe/page/{name}" in listed.stdout
+        assert f"headway/tools/report/page/{name}" in listed.stdout
 
 
 # -- commands ---------------------------------------------------------------------------------------

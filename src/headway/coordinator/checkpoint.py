@@ -2,7 +2,7 @@
 
     checkpoints/000007-v42/     state.pkl       everything below, in one file
                                 manifest.json   format, size and SHA-256 of state.pkl
-                                learner/, weights-42/   files, where a learner writes those (state_files_saved_beside.py)
+                                learner/, weights-42/   where a learner writes those (state_files_saved_beside.py)
 
 A checkpoint is written into a hidden folder beside, flushed, and renamed: a crash, or a full disk, leaves either
 the whole of it or nothing, and those before it as they were. On load the hash is checked before anything is
