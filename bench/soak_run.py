@@ -23,7 +23,6 @@ from headway.core.rules_order import READY, OnStale
 from headway.core.types import SAMPLES, Batch, LearnReport, Rollout, Score, Snapshot, Ticket
 from headway.runs import files_run_files as run_files
 from headway.runs import launch_session as launching
-from headway.runs.sinks_metric_sinks import build_sinks
 from headway.runs import launch_session as session
 from headway.runs import log_file, samples, tensorboard_sink
 from headway.runs import sinks_json_lines as json_lines
@@ -33,6 +32,7 @@ from headway.runs.folder import RunFolder
 from headway.runs.log_file import TextLog
 from headway.runs.samples import SampleLog
 from headway.runs.sinks_json_lines import JsonLines
+from headway.runs.sinks_metric_sinks import build_sinks
 from headway.runs.sinks_spacing import Spacing
 
 RAISES_EVERY = 200
