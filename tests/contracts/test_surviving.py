@@ -273,9 +273,10 @@ def test_a_disk_without_room_for_the_log_does_not_end_a_run(tmp_path: Path, caps
 LIMITED = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+import headway
 import headway.runs.files_run_files
 headway.runs.files_run_files.TRACE_UP_TO_BYTES = 0
-result = headway.runs.launch_of_functions.run(
+result = headway.run(
     lambda weights, ticket: ticket.index,
     lambda weights, rollouts: weights + rollouts[0],
     weights=0, updates=2000, save_every=500, folder=sys.argv[1], runtime="inline", statistics_every_s=0,

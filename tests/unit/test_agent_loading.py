@@ -80,7 +80,7 @@ def test_a_game_of_our_own_is_found_by_its_name(name: str) -> None:
 
 def test_every_file_of_a_game_is_listed() -> None:
     folder = Path(str(import_module("headway.agents.games").__file__)).parent
-    parts = {"__init__", "text_game", "grid"}
+    parts = {"__init__", "text_game", "text_game_grid"}
     assert {path.stem for path in folder.glob("*.py")} - parts == set(GAMES)
 
 

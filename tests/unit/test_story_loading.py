@@ -142,7 +142,7 @@ def test_what_is_wrong_in_a_users_file_is_one_line(file: Path) -> None:
 def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
-    for name in [name for name in sys.modules if name.startswith(("adventure", "headway.envs.text_games.colossal"))]:
+    for name in [name for name in sys.modules if name.startswith(("adventure", "headway.text_games.colossal"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "headway.text_games.colossal_cave_adventure_state", raising=False)
     monkeypatch.setitem(sys.modules, "adventure", None)  # as if it were not installed
