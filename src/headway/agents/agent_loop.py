@@ -20,7 +20,7 @@ CLOSE_S = 5.0
 
 
 class AgentLoop:
-    """Runs what agents want awaited. The loop is started when it is needed."""
+    """Runs the coroutines of agents. The loop is started when it is first needed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,7 +37,7 @@ class AgentLoop:
         return asyncio.run_coroutine_threadsafe(_awaited(wanted), self._begun.result())
 
     def close(self) -> None:
-        """Cancels what is under way. An agent that blocks the loop is left behind: it ends with the process."""
+        """Cancels running agents. An agent that blocks the loop is left behind: it ends with the process."""
         if self._thread is not None:
             assert self._over is not None
             self._begun.result().call_soon_threadsafe(self._over.set)

@@ -4,7 +4,7 @@
 
 It runs wherever environments are stepped: in the caller's thread, in a worker thread, in a worker process.
 
-Invariants: it raises `BadEnvironment` (mend it) or `EnvironmentLost` (it may work next time) and nothing else; a step
+Invariants: it raises `BadEnvironment` (fix it) or `EnvironmentLost` (it may work next time) and nothing else; a step
 after the end, or before the first reset, does not reach the environment; an environment that seeds the global random
 generator finds it between two calls as it left it, whatever others have drawn in the meantime.
 """
@@ -91,7 +91,7 @@ class CheckedGame:
                 return work()
         except (BadEnvironment, EnvironmentLost):
             raise
-        except BaseException as error:  # whatever it raises is told with its name
+        except BaseException as error:  # any exception is reported under the environment's name
             raise EnvironmentLost(f"environment {self.name} raised in {what}: {in_a_line(error, 300)}") from error
 
 
@@ -102,7 +102,7 @@ def _made(factory: EnvFactory) -> AgentEnv:
         raise
     except OSError as error:  # a server that is down, a file system that is full: it may work next time
         raise EnvironmentLost(f"environment {factory_name(factory)} cannot be made: {in_a_line(error, 300)}") from error
-    except BaseException as error:  # whatever its constructor raises is told with its name
+    except BaseException as error:  # any exception is reported under the environment's name
         raise BadEnvironment(f"environment {factory_name(factory)} cannot be made: {in_a_line(error, 300)}") from error
 
 

@@ -24,7 +24,7 @@ REASON = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """What a filter is told of a group: a number or a word for each of its episodes, or runs where those fork."""
+    """Holds what a filter sees of a group: a number or a word per episode, or per run where conversations fork."""
 
     uid: str
     returns: tuple[float, ...]

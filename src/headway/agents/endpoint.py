@@ -37,7 +37,7 @@ AGAIN_S = 60.0
 MAX_REPLIES = 2**15 - 1
 """Of one run: a record counts its turns in 16 bits."""
 ROOM_FOR_ALL, BYTES_A_TOKEN = 2**16, 64
-"""A request of more bytes than the first is refused unread if its conversation would not even fit with so many bytes
+"""A request of more bytes than the first is refused unread if its conversation would not even fit with this many bytes
 in each token: several times what they have in texts, with JSON around them."""
 REMEMBERED = 1024
 """Closed sessions whose key is told to be one; older ones are unknown."""
@@ -133,7 +133,7 @@ class AgentRun:
         return sum(len(branch.turns) for branch in self.branches)
 
     def check_size(self, num_bytes: int) -> None:
-        """Raises Refused if a request of so many bytes cannot fit."""
+        """Raises Refused if a request of this many bytes cannot fit."""
         if num_bytes > ROOM_FOR_ALL and self._rules.room(num_bytes // BYTES_A_TOKEN, 0) < 1:
             with self._changed:
                 self._need_open()

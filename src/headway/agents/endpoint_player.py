@@ -64,7 +64,7 @@ class _Attempted:
     is_abandoned: bool = False
     num_lost: int = 0
     awaited: Future[object] | None = None
-    """Of an agent that is asynchronous."""
+    """The call of an asynchronous agent, while it runs."""
     result: EndedRun | Exception | None = None
 
     def progress(self) -> Progress:
@@ -226,7 +226,7 @@ class EndpointPlayer:
                 return ended_run(run, value, self._name)
             except (BadEnvironment, Aborted):
                 raise
-            except BaseException as error:  # whatever it raises is told with its name
+            except BaseException as error:  # any exception is reported under the agent's name
                 if one.is_abandoned or self._is_closed:
                     raise Aborted(f"{one.uid}: abandoned") from error
                 if run.fault is not None:
@@ -244,7 +244,7 @@ class EndpointPlayer:
         if not isawaitable(value):
             return value
         one.awaited = self._loop.begin(value)
-        if one.is_abandoned:  # looked at last: whoever abandons it sets this first, then cancels what is awaited
+        if one.is_abandoned:  # checked last: abandoning sets this first, then cancels the call
             one.awaited.cancel()
         return one.awaited.result()
 
